@@ -1,0 +1,60 @@
+# redis-rl: `make` lists what there is to do.
+.DEFAULT_GOAL := help
+.PHONY: help setup run build test demo fmt lint docs clean
+
+PORT ?= 6379
+# Looked up when it is used, since setup may have installed it by then.
+REDIS_SERVER ?= $(shell command -v redis-server || command -v valkey-server)
+REDIS_CLI = $(patsubst %-server,%-cli,$(notdir $(REDIS_SERVER)))
+
+# redis.conf and the tests look for the module under target/.
+unexport CARGO_TARGET_DIR
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo '  PORT=6380 moves `make run`; REDIS_SERVER=/path/to/valkey-server chooses the server.'
+
+setup: ## install what is missing (a server, clang)
+	@scripts/setup.sh
+
+build: setup ## build the module, target/release/libredis_rl.so
+	cargo build --release
+
+run: build server ## build, then run a server with the module in the foreground
+	@echo
+	@echo 'In another terminal, ten per second and key:'
+	@echo
+	@echo "  $(REDIS_CLI) -p $(PORT) RL.GCRA user:1 10 1000 '*'"
+	@echo "  $(REDIS_CLI) -p $(PORT) RL.SLIDINGLOG user:2 10 1000 '*' COST 3"
+	@echo "  $(REDIS_CLI) -p $(PORT) RL.INSPECT user:1 '*'"
+	@echo
+	@echo 'A reply is: allowed, limit, remaining, retry after (ms), reset after (ms). Ctrl-C stops the server.'
+	@echo
+	@exec "$(REDIS_SERVER)" redis.conf --port $(PORT)
+
+test: build server ## run all tests against the release module and a live server
+	REDIS_SERVER="$(REDIS_SERVER)" cargo test
+
+demo: build server ## show how the five algorithms treat the same traffic
+	REDIS_SERVER="$(REDIS_SERVER)" cargo run --quiet --example demo
+
+fmt: ## format the code
+	cargo fmt
+
+lint: ## what must be clean before a commit
+	cargo fmt --check
+	cargo clippy --all-targets -- -D warnings
+
+docs: ## build the API documentation; a broken link is an error
+	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps
+
+clean: ## remove what was built
+	cargo clean
+
+# No server, no tests: a suite that skips them would look green.
+.PHONY: server
+server: setup
+	@test -n "$(REDIS_SERVER)" || { echo 'no redis-server and no valkey-server on PATH; set REDIS_SERVER' >&2; exit 1; }
+	@echo "server: $(REDIS_SERVER)"
+	@"$(REDIS_SERVER)" --version

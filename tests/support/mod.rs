@@ -1,0 +1,20 @@
+//! What the integration tests share: a server of their own ([`Server`]), a raw client ([`resp`]) and the runner
+//! for the vector files ([`vectors`]). A test file says `mod support;` and takes what it needs.
+
+// Every test file is a crate of its own that compiles all of this and uses some of it.
+#![allow(dead_code, unused_imports)]
+
+pub mod resp;
+mod server;
+pub mod vectors;
+
+pub use server::{Builder, Server, Shutdown};
+
+use std::io::Write;
+
+/// Prints a line even when the test passes: which server a test ran on is worth knowing, and the test
+/// harness keeps back only what goes through `println!` and its kin.
+pub fn note(line: &str) {
+    // Nobody is there to be told if stderr is closed.
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
