@@ -1,0 +1,318 @@
+//! The server's C functions as this module uses them.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_longlong, c_void};
+use std::ptr::{self, NonNull};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use redis_module::raw;
+
+use crate::args::Args;
+
+pub const OK: c_int = raw::REDISMODULE_OK as c_int;
+pub const ERR: c_int = raw::REDISMODULE_ERR as c_int;
+
+/// Calls an API function that every server from Redis 7.0 on has; `load` has looked.
+macro_rules! api {
+    ($name:ident($($arg:expr),* $(,)?)) => {{
+        // SAFETY: the pointers are written at load only, and `load::required` has seen this one.
+        // The arguments are the server's own pointers, valid for the call being served.
+        #[allow(unused_unsafe, reason = "some callers are unsafe already")]
+        unsafe { (raw::$name.unwrap_unchecked())($($arg),*) }
+    }};
+}
+pub(super) use api;
+
+/// Names whichever of these API functions this server lacks.
+macro_rules! required {
+    ($($name:ident),* $(,)?) => {
+        /// The first function that the module cannot do without and this server does not have.
+        pub fn missing() -> Option<&'static str> {
+            // SAFETY: read at load, after the server has written them.
+            unsafe { $(if { raw::$name }.is_none() { return Some(stringify!($name)); })* }
+            None
+        }
+    };
+}
+
+required! {
+    RedisModule_Alloc, RedisModule_Free, RedisModule_Realloc, RedisModule_MallocSize, RedisModule_Log,
+    RedisModule_LogIOError, RedisModule_CreateCommand, RedisModule_GetCommand, RedisModule_SetCommandInfo,
+    RedisModule_CreateDataType, RedisModule_SetModuleOptions, RedisModule_StringPtrLen, RedisModule_CreateString,
+    RedisModule_FreeString, RedisModule_OpenKey, RedisModule_CloseKey, RedisModule_KeyType,
+    RedisModule_ModuleTypeGetType, RedisModule_ModuleTypeGetValue, RedisModule_ModuleTypeSetValue,
+    RedisModule_ModuleTypeReplaceValue, RedisModule_GetExpire, RedisModule_SetExpire, RedisModule_DeleteKey,
+    RedisModule_SignalModifiedKey, RedisModule_NotifyKeyspaceEvent, RedisModule_Replicate,
+    RedisModule_ReplicateVerbatim, RedisModule_GetSelectedDb, RedisModule_ReplyWithArray,
+    RedisModule_ReplyWithLongLong, RedisModule_ReplyWithError, RedisModule_ReplyWithSimpleString,
+    RedisModule_WrongArity, RedisModule_SaveStringBuffer, RedisModule_LoadStringBuffer, RedisModule_IsIOError,
+    RedisModule_EmitAOF, RedisModule_DigestAddStringBuffer, RedisModule_DigestEndSequence, RedisModule_DefragAlloc,
+}
+
+/// The call being served.
+#[derive(Clone, Copy)]
+pub struct Context(pub *mut raw::RedisModuleCtx);
+
+/// An argument as the server holds it.
+#[derive(Clone, Copy)]
+pub struct Text(pub *mut raw::RedisModuleString);
+
+/// The arguments of a call; the command's name is the first.
+#[derive(Clone, Copy)]
+pub struct Argv<'a> {
+    texts: &'a [Text],
+}
+
+impl<'a> Argv<'a> {
+    /// # Safety
+    /// `argv` points to `argc` strings that live as long as `'a`.
+    pub unsafe fn new(argv: *mut *mut raw::RedisModuleString, argc: c_int) -> Self {
+        let argc = usize::try_from(argc).unwrap_or(0);
+        // SAFETY: the caller's promise; `Text` is a transparent pointer.
+        Self {
+            texts: unsafe { std::slice::from_raw_parts(argv.cast::<Text>(), argc) },
+        }
+    }
+
+    pub fn text(self, index: usize) -> Option<Text> {
+        self.texts.get(index).copied()
+    }
+
+    pub fn all(self) -> &'a [Text] {
+        self.texts
+    }
+
+    /// Those from `first` on.
+    pub fn from(self, first: usize) -> Self {
+        Self {
+            texts: self.texts.get(first..).unwrap_or_default(),
+        }
+    }
+}
+
+impl Args for Argv<'_> {
+    #[inline]
+    fn get(&self, index: usize) -> Option<&[u8]> {
+        self.texts.get(index).map(Text::bytes)
+    }
+}
+
+impl Text {
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        let mut length = 0;
+        let start = api!(RedisModule_StringPtrLen(self.0, &raw mut length));
+        // SAFETY: the server answers the start and length of this string's bytes.
+        unsafe { std::slice::from_raw_parts(start.cast::<u8>(), length) }
+    }
+}
+
+/// A text made for one call.
+pub struct OwnedText {
+    context: Context,
+    pub text: Text,
+}
+
+impl OwnedText {
+    pub fn new(context: Context, bytes: &[u8]) -> Self {
+        let text = Text(api!(RedisModule_CreateString(
+            context.0,
+            bytes.as_ptr().cast::<c_char>(),
+            bytes.len()
+        )));
+        Self { context, text }
+    }
+}
+
+impl Drop for OwnedText {
+    fn drop(&mut self) {
+        api!(RedisModule_FreeString(self.context.0, self.text.0));
+    }
+}
+
+impl Context {
+    pub fn reply_integers(self, integers: &[i64]) -> c_int {
+        self.reply_array(integers.len());
+        for &integer in integers {
+            self.reply_integer(integer);
+        }
+        OK
+    }
+
+    pub fn reply_array(self, length: usize) {
+        api!(RedisModule_ReplyWithArray(
+            self.0,
+            length.try_into().unwrap_or(0)
+        ));
+    }
+
+    pub fn reply_integer(self, integer: i64) {
+        api!(RedisModule_ReplyWithLongLong(self.0, integer as c_longlong));
+    }
+
+    pub fn reply_ok(self) -> c_int {
+        api!(RedisModule_ReplyWithSimpleString(self.0, c"OK".as_ptr()))
+    }
+
+    pub fn reply_error(self, message: &str) -> c_int {
+        let message = CString::new(message).unwrap_or_default();
+        api!(RedisModule_ReplyWithError(self.0, message.as_ptr()))
+    }
+
+    pub fn reply_wrong_arity(self) -> c_int {
+        api!(RedisModule_WrongArity(self.0))
+    }
+
+    pub fn log(self, level: &CStr, message: &str) {
+        let message = CString::new(message).unwrap_or_default();
+        api!(RedisModule_Log(
+            self.0,
+            level.as_ptr(),
+            c"%s".as_ptr(),
+            message.as_ptr()
+        ));
+    }
+
+    /// The server's clock; where it offers one, the one that stands still within a script or
+    /// transaction.
+    pub fn now_us(self) -> u64 {
+        // SAFETY: written at load only.
+        let now_us = match unsafe { raw::RedisModule_CachedMicroseconds } {
+            // SAFETY: a function of the server without arguments.
+            Some(cached) => u64::try_from(unsafe { cached() }).ok(),
+            None => SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .ok()
+                .and_then(|t| u64::try_from(t.as_micros()).ok()),
+        };
+        now_us.unwrap_or(0).min(crate::limit::MAX_NOW_US)
+    }
+
+    /// Sends the call to replicas and AOF as it came.
+    pub fn replicate_verbatim(self) {
+        api!(RedisModule_ReplicateVerbatim(self.0));
+    }
+
+    /// The same with the argument at `index` replaced.
+    pub fn replicate_with(self, argv: Argv<'_>, index: usize, bytes: &[u8]) {
+        let replacement = OwnedText::new(self, bytes);
+        let mut texts = argv.all().to_vec();
+        if let Some(text) = texts.get_mut(index) {
+            *text = replacement.text;
+        }
+        let Some((name, rest)) = texts.split_first_mut() else {
+            return;
+        };
+        let Ok(name) = CString::new(name.bytes()) else {
+            return;
+        };
+        let strings = rest.as_mut_ptr().cast::<*mut raw::RedisModuleString>();
+        api!(RedisModule_Replicate(
+            self.0,
+            name.as_ptr(),
+            c"v".as_ptr(),
+            strings,
+            rest.len()
+        ));
+    }
+
+    /// Wakes those who watch or cache the key.
+    pub fn signal_modified(self, key: Text) {
+        api!(RedisModule_SignalModifiedKey(self.0, key.0));
+    }
+
+    /// A keyspace event of class `d`.
+    pub fn notify(self, event: &CStr, key: Text) {
+        api!(RedisModule_NotifyKeyspaceEvent(
+            self.0,
+            raw::REDISMODULE_NOTIFY_MODULE,
+            event.as_ptr(),
+            key.0
+        ));
+    }
+
+    pub fn database(self) -> c_int {
+        api!(RedisModule_GetSelectedDb(self.0))
+    }
+}
+
+/// An open key.
+pub struct Handle(*mut raw::RedisModuleKey);
+
+/// What a key holds.
+pub enum Held {
+    Nothing,
+    /// A value of the given type, as the server keeps it.
+    Ours(NonNull<c_void>),
+    /// Another type, by name.
+    Other(&'static str),
+}
+
+impl Handle {
+    #[inline]
+    pub fn open(context: Context, key: Text) -> Self {
+        let mode = raw::REDISMODULE_READ | raw::REDISMODULE_WRITE;
+        #[expect(clippy::cast_possible_wrap, reason = "two flags")]
+        Self(api!(RedisModule_OpenKey(context.0, key.0, mode as c_int)).cast())
+    }
+
+    #[inline]
+    pub fn held(&self, our_type: *mut raw::RedisModuleType) -> Held {
+        let value_type = api!(RedisModule_ModuleTypeGetType(self.0));
+        if !value_type.is_null() && value_type == our_type {
+            return NonNull::new(api!(RedisModule_ModuleTypeGetValue(self.0)))
+                .map_or(Held::Nothing, Held::Ours);
+        }
+        match api!(RedisModule_KeyType(self.0)) as isize {
+            raw::REDISMODULE_KEYTYPE_EMPTY => Held::Nothing,
+            raw::REDISMODULE_KEYTYPE_STRING => Held::Other("string"),
+            raw::REDISMODULE_KEYTYPE_LIST => Held::Other("list"),
+            raw::REDISMODULE_KEYTYPE_HASH => Held::Other("hash"),
+            raw::REDISMODULE_KEYTYPE_SET => Held::Other("set"),
+            raw::REDISMODULE_KEYTYPE_ZSET => Held::Other("sorted set"),
+            raw::REDISMODULE_KEYTYPE_STREAM => Held::Other("stream"),
+            _ => Held::Other("value of another module's type"),
+        }
+    }
+
+    /// Gives the key, missing so far, its value.
+    pub fn set(&self, our_type: *mut raw::RedisModuleType, value: NonNull<c_void>) {
+        api!(RedisModule_ModuleTypeSetValue(
+            self.0,
+            our_type,
+            value.as_ptr()
+        ));
+    }
+
+    /// Puts `value` in the place of the key's, which the caller then owns.
+    pub fn replace(
+        &self,
+        our_type: *mut raw::RedisModuleType,
+        value: NonNull<c_void>,
+    ) -> Option<NonNull<c_void>> {
+        let mut old = ptr::null_mut();
+        api!(RedisModule_ModuleTypeReplaceValue(
+            self.0,
+            our_type,
+            value.as_ptr(),
+            &raw mut old
+        ));
+        NonNull::new(old)
+    }
+
+    /// Milliseconds, as the server counts them; negative if the key has no expiry.
+    #[inline]
+    pub fn ttl_ms(&self) -> i64 {
+        api!(RedisModule_GetExpire(self.0))
+    }
+
+    pub fn set_ttl_ms(&self, ttl_ms: i64) {
+        api!(RedisModule_SetExpire(self.0, ttl_ms));
+    }
+}
+
+impl Drop for Handle {
+    #[inline]
+    fn drop(&mut self) {
+        api!(RedisModule_CloseKey(self.0));
+    }
+}

@@ -1,0 +1,107 @@
+//! A key: what it holds, what a charge does to it, and how long it lives.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use super::api::{Context, Handle, Held, Text};
+use super::data_type;
+use super::failure::Failure;
+use super::value::{Found, Value};
+use crate::limit::{Call, Charge, Decision, Limiter, State, decide};
+
+/// How long a key may outlive its `reset_after`: room for clocks that differ.
+pub static TTL_MARGIN_MS: AtomicI64 = AtomicI64::new(1000);
+
+/// A key opened for a limiter of algorithm `L`.
+pub struct Slot<'a, L> {
+    handle: &'a Handle,
+    /// `None`: the key is missing.
+    found: Option<Found<'a, L>>,
+}
+
+impl<'a, L: Limiter> Slot<'a, L> {
+    /// Fails if the key holds anything else.
+    #[inline]
+    pub fn new(handle: &'a Handle) -> Result<Self, Failure> {
+        let found = match value(handle)? {
+            None => None,
+            // SAFETY: the value is the key's, and the handle is the only one open on it.
+            Some(value) => match unsafe { value.find::<L>() } {
+                Found::Other(holds) => {
+                    return Err(Failure::OtherAlgorithm {
+                        holds,
+                        asked: L::ALGORITHM,
+                    });
+                }
+                found => Some(found),
+            },
+        };
+        Ok(Self { handle, found })
+    }
+
+    #[inline]
+    pub fn decide(&self, call: &Call) -> Result<Decision, Failure> {
+        let state = match &self.found {
+            Some(Found::Narrow(_, state)) => Some(state),
+            Some(Found::Boxed(state)) => Some(&**state),
+            Some(Found::Other(_)) | None => None,
+        };
+        Ok(decide(&L::view(state, call.policy, call.now_us), call)?)
+    }
+
+    #[inline]
+    pub fn charge(self, charge: Charge) {
+        match self.found {
+            Some(Found::Narrow(words, mut state)) => {
+                state.charge(charge);
+                match state.pack() {
+                    Some(packed) => *words = packed,
+                    None => put(self.handle, state.into(), true),
+                }
+            }
+            Some(Found::Boxed(state)) => state.charge(charge),
+            Some(Found::Other(_)) | None => put(self.handle, L::fresh(charge).into(), false),
+        }
+    }
+}
+
+/// The limiter that the key holds, if it exists. Fails if it holds anything else.
+#[inline]
+pub fn value(handle: &Handle) -> Result<Option<Value>, Failure> {
+    match handle.held(data_type::pointer()) {
+        Held::Nothing => Ok(None),
+        // SAFETY: the type is ours, so `put` or a load made the pointer from a value.
+        Held::Ours(pointer) => Ok(Some(unsafe { Value::from_pointer(pointer) })),
+        Held::Other(holds) => Err(Failure::NotALimiter(holds)),
+    }
+}
+
+/// Gives the key this state; `replace` if it holds one.
+pub fn put(handle: &Handle, state: State, replace: bool) {
+    let new = Value::new(state);
+    if !replace {
+        handle.set(data_type::pointer(), new.pointer());
+    } else if let Some(old) = handle.replace(data_type::pointer(), new.pointer()) {
+        // SAFETY: the key held this value, and has given it up.
+        unsafe { Value::from_pointer(old).free() };
+    }
+}
+
+/// Lets the key live for `reset_after_us` and the margin. It is touched only where the server's
+/// own answer has left the upper half of the margin.
+#[inline]
+pub fn keep_for(handle: &Handle, reset_after_us: u64) {
+    let margin_ms = TTL_MARGIN_MS.load(Ordering::Relaxed);
+    let reset_after_ms = i64::try_from(reset_after_us.div_ceil(1000)).unwrap_or(i64::MAX / 2);
+    let most_ms = reset_after_ms.saturating_add(margin_ms);
+    let least_ms = most_ms.saturating_sub(margin_ms / 2);
+    if !(least_ms..=most_ms).contains(&handle.ttl_ms()) {
+        handle.set_ttl_ms(most_ms);
+    }
+}
+
+/// What follows every charge, but for replication.
+#[inline]
+pub fn charged(context: Context, key: Text) {
+    context.signal_modified(key);
+    context.notify(c"rl.charge", key);
+}

@@ -1,0 +1,73 @@
+//! The module's entry.
+
+use std::ffi::c_int;
+
+use redis_module::raw;
+
+use super::api::{self, Argv, Context, ERR, OK, api};
+use super::{commands, data_type};
+use crate::args::Args;
+
+/// Also the name of the data type, and of the group in COMMAND DOCS.
+const NAME: &std::ffi::CStr = c"ratelimit";
+/// 1.2.3 is 10203.
+const VERSION: c_int = 100;
+
+/// Called by the server.
+///
+/// # Safety
+/// The pointers are the server's, valid for the call.
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)]
+pub unsafe extern "C" fn RedisModule_OnLoad(
+    ctx: *mut raw::RedisModuleCtx,
+    argv: *mut *mut raw::RedisModuleString,
+    argc: c_int,
+) -> c_int {
+    #[expect(clippy::cast_possible_wrap, reason = "it is 1")]
+    // SAFETY: the server's context; the call fills the API pointers.
+    let registered = unsafe {
+        raw::Export_RedisModule_Init(
+            ctx,
+            NAME.as_ptr(),
+            VERSION,
+            raw::REDISMODULE_APIVER_1 as c_int,
+        )
+    };
+    if registered != OK {
+        return ERR;
+    }
+    let context = Context(ctx);
+    // SAFETY: the server hands over its arguments for the time of the call.
+    let argv = unsafe { Argv::new(argv, argc) };
+    match load(context, argv) {
+        Ok(()) => OK,
+        Err(reason) => {
+            context.log(c"warning", &reason);
+            ERR
+        }
+    }
+}
+
+fn load(context: Context, argv: Argv<'_>) -> Result<(), String> {
+    if let Some(name) = api::missing() {
+        return Err(format!(
+            "this server is too old for redis-rl: it has no {name}; Redis 7.0 is the first that will do"
+        ));
+    }
+    if let Some(first) = argv.get(0) {
+        return Err(format!(
+            "unknown module argument '{}': this module takes none",
+            first.escape_ascii()
+        ));
+    }
+    #[expect(clippy::cast_possible_wrap, reason = "three flags")]
+    let options = (raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
+        | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED
+        | raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD) as c_int;
+    api!(RedisModule_SetModuleOptions(context.0, options));
+    if !data_type::register(context) {
+        return Err("the server refuses the data type 'ratelimit'".to_owned());
+    }
+    commands::register(context)
+}

@@ -1,0 +1,187 @@
+//! How a limiter's state lies in memory.
+//!
+//! The server keeps one pointer per key. Its lowest three bits, which alignment leaves free, say
+//! what it points to:
+//!
+//! ```text
+//! 0 … 4   32 bytes that `limit::narrow` packed, of the algorithm with that number
+//! 7       a boxed `State`: what is too large for 32 bytes
+//! ```
+//!
+//! So the type of a limiter is known before its memory is touched, and most limiters take the
+//! smallest block that holds them.
+
+use std::ffi::c_void;
+use std::ptr::NonNull;
+
+use crate::limit::narrow::Words;
+use crate::limit::{Algorithm, Limiter, State};
+
+const TAG_BITS: usize = 0b111;
+const BOXED: usize = 7;
+
+/// The server's pointer to a state. It is owned by the key, or by whoever took it out of one.
+#[derive(Clone, Copy)]
+pub struct Value(NonNull<c_void>);
+
+/// A state in its place.
+pub enum Place<'a> {
+    Narrow(Algorithm, &'a mut Words),
+    Boxed(&'a mut State),
+}
+
+/// The state of one algorithm, as found in a key.
+pub enum Found<'a, L> {
+    Narrow(&'a mut Words, L),
+    Boxed(&'a mut L),
+    /// The key holds a limiter of another algorithm.
+    Other(Algorithm),
+}
+
+impl Value {
+    pub fn new(state: State) -> Self {
+        match state.pack() {
+            Some(words) => Self::tagged(
+                Box::into_raw(Box::new(words)).cast(),
+                state.algorithm() as usize,
+            ),
+            None => Self::tagged(Box::into_raw(Box::new(state)).cast(), BOXED),
+        }
+    }
+
+    fn tagged(block: *mut c_void, tag: usize) -> Self {
+        let pointer = block.map_addr(|address| address | tag);
+        // SAFETY: a box is never null.
+        Self(unsafe { NonNull::new_unchecked(pointer) })
+    }
+
+    /// # Safety
+    /// `pointer` is a [`Value::pointer`].
+    pub const unsafe fn from_pointer(pointer: NonNull<c_void>) -> Self {
+        Self(pointer)
+    }
+
+    pub const fn pointer(self) -> NonNull<c_void> {
+        self.0
+    }
+
+    fn tag(self) -> usize {
+        self.0.as_ptr().addr() & TAG_BITS
+    }
+
+    /// The block itself.
+    fn block(self) -> *mut c_void {
+        self.0.as_ptr().map_addr(|address| address & !TAG_BITS)
+    }
+
+    /// The state in its place.
+    ///
+    /// # Safety
+    /// The value is alive, and nobody else reads or writes it during `'a`.
+    pub unsafe fn place<'a>(self) -> Place<'a> {
+        let narrow = u8::try_from(self.tag())
+            .ok()
+            .and_then(Algorithm::from_number);
+        match narrow {
+            // SAFETY: by its tag the block was made by `new` from words.
+            Some(algorithm) => {
+                Place::Narrow(algorithm, unsafe { &mut *self.block().cast::<Words>() })
+            }
+            // SAFETY: by its tag the block was made by `new` from a state.
+            None => Place::Boxed(unsafe { &mut *self.block().cast::<State>() }),
+        }
+    }
+
+    /// The state as one of algorithm `L`.
+    ///
+    /// # Safety
+    /// As for [`Value::place`].
+    #[inline]
+    pub unsafe fn find<'a, L: Limiter>(self) -> Found<'a, L> {
+        if self.tag() == L::ALGORITHM as usize {
+            // SAFETY: by its tag the block was made by `new` from words of this algorithm.
+            let words = unsafe { &mut *self.block().cast::<Words>() };
+            let state = L::unpack(words);
+            return Found::Narrow(words, state);
+        }
+        // SAFETY: the caller's promise.
+        match unsafe { self.place() } {
+            Place::Narrow(other, _) => Found::Other(other),
+            Place::Boxed(state) => {
+                let algorithm = state.algorithm();
+                L::of(state).map_or(Found::Other(algorithm), Found::Boxed)
+            }
+        }
+    }
+
+    /// A copy of the state.
+    ///
+    /// # Safety
+    /// As for [`Value::place`].
+    pub unsafe fn state(self) -> State {
+        // SAFETY: the caller's promise.
+        match unsafe { self.place() } {
+            Place::Narrow(algorithm, words) => algorithm.unpack(words),
+            Place::Boxed(state) => state.clone(),
+        }
+    }
+
+    /// Gives the memory back.
+    ///
+    /// # Safety
+    /// The value is alive and owned by the caller; it is not used again.
+    pub unsafe fn free(self) {
+        if self.tag() == BOXED {
+            // SAFETY: by its tag the block was made by `new` from a state.
+            drop(unsafe { Box::from_raw(self.block().cast::<State>()) });
+        } else {
+            // SAFETY: by its tag the block was made by `new` from words.
+            drop(unsafe { Box::from_raw(self.block().cast::<Words>()) });
+        }
+    }
+
+    /// Bytes held, where `block_bytes` tells the size of an allocation.
+    ///
+    /// # Safety
+    /// As for [`Value::place`].
+    pub unsafe fn memory_bytes(self, block_bytes: impl Fn(*mut c_void) -> usize) -> usize {
+        let own = block_bytes(self.block());
+        // SAFETY: the caller's promise.
+        match unsafe { self.place() } {
+            Place::Boxed(State::SlidingLog(log)) => log
+                .buffers()
+                .fold(own, |sum, buffer| {
+                    sum.saturating_add(block_bytes(buffer.as_ptr().cast_mut().cast()))
+                })
+                .saturating_add(log.index_bytes()),
+            _ => own,
+        }
+    }
+
+    /// The value with each of its blocks moved to where `mover` says; it answers null for a block
+    /// that stays.
+    ///
+    /// # Safety
+    /// As for [`Value::place`]; `mover` copies the block and frees the old one, and the value is
+    /// replaced by the one returned.
+    pub unsafe fn moved(self, mover: impl Fn(*mut c_void) -> *mut c_void) -> Self {
+        // SAFETY: the caller's promise.
+        if let Place::Boxed(State::SlidingLog(log)) = unsafe { self.place() } {
+            for buffer in log.buffers_mut() {
+                let mut taken = std::mem::ManuallyDrop::new(std::mem::take(buffer));
+                let (start, length, capacity) = (taken.as_mut_ptr(), taken.len(), taken.capacity());
+                let start = if capacity == 0 {
+                    start
+                } else {
+                    NonNull::new(mover(start.cast())).map_or(start, |moved| moved.as_ptr().cast())
+                };
+                // SAFETY: the parts of the vector taken, at its block's new place.
+                *buffer = unsafe { Vec::from_raw_parts(start, length, capacity) };
+            }
+        }
+        match NonNull::new(mover(self.block())) {
+            Some(block) => Self::tagged(block.as_ptr(), self.tag()),
+            None => self,
+        }
+    }
+}
