@@ -111,7 +111,7 @@ impl Case {
         let key = unique_key(&id);
         let mut keys = BTreeSet::new();
         let steps = raw["steps"].as_array().expect("a case has steps").iter();
-        let steps = steps
+        let steps: Vec<Step> = steps
             .map(|raw| match raw.get("sleep") {
                 Some(ms) => Step::Sleep(Duration::from_secs_f64(
                     ms.as_f64().expect("sleep is a number") / 1000.0,
@@ -128,9 +128,12 @@ impl Case {
                 }
             })
             .collect();
+        let atomic = raw["atomic"].as_bool().unwrap_or(false);
+        let sleeps = steps.iter().any(|step| matches!(step, Step::Sleep(_)));
+        assert!(!(atomic && sleeps), "{id}: a transaction cannot sleep");
         Case {
             id,
-            atomic: raw["atomic"].as_bool().unwrap_or(false),
+            atomic,
             steps,
             keys,
         }
