@@ -63,7 +63,9 @@ fn boundary_burst(redis: &mut Connection) -> RedisResult<()> {
             before + after
         );
     }
-    println!("\n  Ten were allowed in that second. Only FIXED forgets what happened 20 ms ago.");
+    println!(
+        "\n  FIXED lets 20 through within 20 ms. SLIDINGCOUNTER rounds its estimate of 9.9 down: one more."
+    );
     Ok(())
 }
 
