@@ -17,7 +17,7 @@
         clippy::unreachable
     )
 )]
-#![allow(clippy::module_name_repetitions)]
+#![allow(clippy::similar_names, reason = "argc and argv, ttl and its bounds")]
 
 pub mod args;
 pub mod codec;

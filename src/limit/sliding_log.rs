@@ -380,7 +380,7 @@ pub(crate) fn write_entry(
     before_us: u64,
 ) -> &[u8] {
     let distance_us = entry.at_us.saturating_sub(before_us);
-    let (distance, in_ms) = if distance_us % 1000 == 0 {
+    let (distance, in_ms) = if distance_us.is_multiple_of(1000) {
         (distance_us / 1000, 1)
     } else {
         (distance_us, 0)

@@ -8,8 +8,9 @@ use redis_module::raw;
 
 use crate::args::Args;
 
-pub const OK: c_int = raw::REDISMODULE_OK as c_int;
-pub const ERR: c_int = raw::REDISMODULE_ERR as c_int;
+/// `REDISMODULE_OK` and `REDISMODULE_ERR`, which the bindings give another type.
+pub const OK: c_int = 0;
+pub const ERR: c_int = 1;
 
 /// Calls an API function that every server from Redis 7.0 on has; `load` has looked.
 macro_rules! api {
@@ -54,6 +55,7 @@ pub struct Context(pub *mut raw::RedisModuleCtx);
 
 /// An argument as the server holds it.
 #[derive(Clone, Copy)]
+#[repr(transparent)]
 pub struct Text(pub *mut raw::RedisModuleString);
 
 /// The arguments of a call; the command's name is the first.
@@ -68,9 +70,8 @@ impl<'a> Argv<'a> {
     pub unsafe fn new(argv: *mut *mut raw::RedisModuleString, argc: c_int) -> Self {
         let argc = usize::try_from(argc).unwrap_or(0);
         // SAFETY: the caller's promise; `Text` is a transparent pointer.
-        Self {
-            texts: unsafe { std::slice::from_raw_parts(argv.cast::<Text>(), argc) },
-        }
+        let texts = unsafe { std::slice::from_raw_parts(argv.cast::<Text>(), argc) };
+        Self { texts }
     }
 
     pub fn text(self, index: usize) -> Option<Text> {
@@ -172,21 +173,6 @@ impl Context {
         ));
     }
 
-    /// The server's clock; where it offers one, the one that stands still within a script or
-    /// transaction.
-    pub fn now_us(self) -> u64 {
-        // SAFETY: written at load only.
-        let now_us = match unsafe { raw::RedisModule_CachedMicroseconds } {
-            // SAFETY: a function of the server without arguments.
-            Some(cached) => u64::try_from(unsafe { cached() }).ok(),
-            None => SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .ok()
-                .and_then(|t| u64::try_from(t.as_micros()).ok()),
-        };
-        now_us.unwrap_or(0).min(crate::limit::MAX_NOW_US)
-    }
-
     /// Sends the call to replicas and AOF as it came.
     pub fn replicate_verbatim(self) {
         api!(RedisModule_ReplicateVerbatim(self.0));
@@ -233,6 +219,21 @@ impl Context {
     pub fn database(self) -> c_int {
         api!(RedisModule_GetSelectedDb(self.0))
     }
+}
+
+/// The server's clock; where it offers one, the one that stands still within a script or
+/// transaction.
+pub fn now_us() -> u64 {
+    // SAFETY: written at load only.
+    let now_us = match unsafe { raw::RedisModule_CachedMicroseconds } {
+        // SAFETY: a function of the server without arguments.
+        Some(cached) => u64::try_from(unsafe { cached() }).ok(),
+        None => SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .ok()
+            .and_then(|t| u64::try_from(t.as_micros()).ok()),
+    };
+    now_us.unwrap_or(0).min(crate::limit::MAX_NOW_US)
 }
 
 /// An open key.

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use redis_module::raw;
 
-use super::api::{Argv, Context, Handle};
+use super::api::{self, Argv, Context, Handle};
 use super::denials;
 use super::failure::Failure;
 use super::keyspace::{self, Slot};
@@ -32,7 +32,7 @@ fn check<L: Limiter>(context: Context, argv: Argv<'_>) -> Result<Verdict, Failur
     let check = args::parse_check(L::ALGORITHM, &argv.from(2))?;
     let (now_us, now_given) = match check.now {
         Now::Us(now_us) => (now_us, true),
-        Now::Server => (context.now_us(), false),
+        Now::Server => (api::now_us(), false),
     };
     let call = Call {
         policy: check.policy,

@@ -83,9 +83,10 @@ impl Value {
             .ok()
             .and_then(Algorithm::from_number);
         match narrow {
-            // SAFETY: by its tag the block was made by `new` from words.
             Some(algorithm) => {
-                Place::Narrow(algorithm, unsafe { &mut *self.block().cast::<Words>() })
+                // SAFETY: by its tag the block was made by `new` from words.
+                let words = unsafe { &mut *self.block().cast::<Words>() };
+                Place::Narrow(algorithm, words)
             }
             // SAFETY: by its tag the block was made by `new` from a state.
             None => Place::Boxed(unsafe { &mut *self.block().cast::<State>() }),
