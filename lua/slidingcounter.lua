@@ -235,6 +235,7 @@ end
 -- An algorithm opens a key for a call and tells
 --   t            the time the call counts as: a clock that goes back stands still
 --   hi, lo       units in use at t, rounded up, as hi * 2^53 + lo
+--   counted      (optional) the largest count behind that
 --   reset        µs until nothing counts any more
 --   wait(room)   µs until no more than `room` units are in use
 --   charge(n)    what n more units would come to: the new `reset`, a function
@@ -243,12 +244,12 @@ end
 -- and everything else is the same for all five.
 
 -- The one predicate that says where an algorithm that is not `exact` everywhere
--- can answer: units in use, and the time at which they are all gone, below 2^53.
-local function in_range(algorithm, used, t, reset)
-  return algorithm.exact or (used <= MAX and reset <= MAX - t)
+-- can answer: units, and the time at which they are all gone, below 2^53.
+local function in_range(algorithm, units, t, reset)
+  return algorithm.exact or (units <= MAX and reset <= MAX - t)
 end
 
-local OUT_OF_RANGE = 'ERR beyond the range of this script: units in use must be at most 9007199254740991'
+local OUT_OF_RANGE = 'ERR beyond the range of this script: units counted must be at most 9007199254740991'
   .. ' and now + reset_after at most 9007199254740.991 ms'
 
 local function answer(algorithm, keys, args)
@@ -267,7 +268,7 @@ local function answer(algorithm, keys, args)
 
   local capacity, cost, mode = call.capacity, call.cost, call.mode
   local used, reset = view.hi * TWO53 + view.lo, view.reset
-  if not in_range(algorithm, used, view.t, reset) then
+  if not in_range(algorithm, math.max(used, view.counted or 0), view.t, reset) then
     return redis.error_reply(OUT_OF_RANGE)
   end
   local room = math.max(0, capacity - used)
@@ -345,7 +346,13 @@ function slidingcounter.open(key, algorithm, call)
   elseif previous > 0 then
     reset = left
   end
-  local view = { t = t, hi = 0, lo = muldiv(previous, left, window) + current, reset = reset }
+  local view = {
+    t = t,
+    hi = 0,
+    lo = muldiv(previous, left, window) + current,
+    counted = math.max(current, previous), -- counts that were joined may be too large
+    reset = reset,
+  }
 
   -- The most µs a window may still overlap so that at most `room` of its `n`
   -- units count: the largest y with floor(n * y / window) <= room.

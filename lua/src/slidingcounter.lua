@@ -40,7 +40,13 @@ function slidingcounter.open(key, algorithm, call)
   elseif previous > 0 then
     reset = left
   end
-  local view = { t = t, hi = 0, lo = muldiv(previous, left, window) + current, reset = reset }
+  local view = {
+    t = t,
+    hi = 0,
+    lo = muldiv(previous, left, window) + current,
+    counted = math.max(current, previous), -- counts that were joined may be too large
+    reset = reset,
+  }
 
   -- The most µs a window may still overlap so that at most `room` of its `n`
   -- units count: the largest y with floor(n * y / window) <= room.

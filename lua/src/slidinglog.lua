@@ -50,14 +50,15 @@ function slidinglog.open(key, algorithm, call)
   local last, last_hi, last_lo = nil, 0, 0 -- the newest one
 
   if head then
+    local head_hi, head_lo
     if type(head) == 'string' then
-      base_hi, base_lo = head:match('^slidinglog/1 %d+ %d+ (%d) (%d+)$')
+      head_hi, head_lo = head:match('^slidinglog/1 %d+ %d+ (%d) (%d+)$')
     end
-    count = base_lo and redis.call('LLEN', key) - 1 or 0
-    if count < 1 then
+    if not head_lo then
       return nil, wrong_type(key, algorithm)
     end
-    base_hi, base_lo = tonumber(base_hi), tonumber(base_lo)
+    base_hi, base_lo = tonumber(head_hi), tonumber(head_lo)
+    count = redis.call('LLEN', key) - 1
     last, last_hi, last_lo = entry(key, -1)
     t = math.max(t, last)
     if t - last >= window then
