@@ -25,6 +25,10 @@ pub enum Unit {
     Milliseconds,
     /// The same, or `*` for the server's clock.
     Instant,
+    /// Whole seconds.
+    WholeSeconds,
+    /// Seconds in digits, or digits `.` digits, counting down to the microsecond.
+    Seconds,
 }
 
 pub static LIMIT: Number = Number {
@@ -61,6 +65,77 @@ pub static COST: Number = Number {
     min: 0,
     max: MAX_UNITS,
     summary: "units this call takes; 1 if not given",
+};
+
+pub static NUMKEYS: Number = Number {
+    name: "numkeys",
+    unit: Unit::Count,
+    min: 1,
+    max: 64,
+    summary: "how many keys follow",
+};
+pub static UNITS: Number = Number {
+    name: "units",
+    unit: Unit::Count,
+    min: 1,
+    max: MAX_UNITS,
+    summary: "units to give back",
+};
+pub static MAX_BURST: Number = Number {
+    name: "max_burst",
+    unit: Unit::Count,
+    min: 0,
+    max: MAX_UNITS - 1,
+    summary: "units admitted at once beyond the first",
+};
+pub static COUNT_PER_PERIOD: Number = Number {
+    name: "count",
+    unit: Unit::Count,
+    min: 1,
+    max: MAX_UNITS,
+    summary: "units per period",
+};
+pub static PERIOD_WHOLE: Number = Number {
+    name: "period",
+    unit: Unit::WholeSeconds,
+    min: 1_000_000,
+    max: MAX_WINDOW_US,
+    summary: "whole seconds",
+};
+pub static QUANTITY: Number = Number {
+    name: "quantity",
+    unit: Unit::Count,
+    min: 0,
+    max: MAX_UNITS,
+    summary: "units this call takes; 1 if not given, 0 only looks",
+};
+pub static TOKENS_PER_PERIOD: Number = Number {
+    name: "tokens_per_period",
+    unit: Unit::Count,
+    min: 1,
+    max: MAX_UNITS,
+    summary: "units per period",
+};
+pub static PERIOD: Number = Number {
+    name: "period",
+    unit: Unit::Seconds,
+    min: 1,
+    max: MAX_WINDOW_US,
+    summary: "seconds, with a fraction if need be",
+};
+pub static TOKENS: Number = Number {
+    name: "tokens",
+    unit: Unit::Count,
+    min: 0,
+    max: MAX_UNITS,
+    summary: "units this call takes; 1 if not given, 0 only looks",
+};
+pub static TOP_COUNT: Number = Number {
+    name: "count",
+    unit: Unit::Count,
+    min: 1,
+    max: 1000,
+    summary: "the most keys shown; 10 if not given",
 };
 
 /// Of a state's encoding.
@@ -113,6 +188,21 @@ pub static OPT_PARTIAL: Opt = Opt {
     summary: "grants as many units as fit",
 };
 
+pub static OPT_TOKENS: Opt = Opt {
+    word: "TOKENS",
+    choice: Choice::Number(&TOKENS),
+    summary: "",
+};
+pub static OPT_TOP_COUNT: Opt = Opt {
+    word: "COUNT",
+    choice: Choice::Number(&TOP_COUNT),
+    summary: "",
+};
+
+static WINDOW_CLAUSE_OPTIONS: &[&Opt] = &[&OPT_COST];
+static BUCKET_CLAUSE_OPTIONS: &[&Opt] = &[&OPT_BURST, &OPT_COST];
+static MULTI_MODES: &[&Opt] = &[&OPT_PEEK, &OPT_FORCE];
+
 static WINDOW_OPTIONS: &[&Opt] = &[&OPT_COST, &OPT_PEEK, &OPT_FORCE, &OPT_PARTIAL];
 static BUCKET_OPTIONS: &[&Opt] = &[&OPT_BURST, &OPT_COST, &OPT_PEEK, &OPT_FORCE, &OPT_PARTIAL];
 
@@ -125,28 +215,86 @@ pub const fn options(algorithm: Algorithm) -> &'static [&'static Opt] {
     }
 }
 
+/// The options that an algorithm's clause of `RL.MULTI` takes.
+#[must_use]
+pub const fn clause_options(algorithm: Algorithm) -> &'static [&'static Opt] {
+    match algorithm {
+        Algorithm::Token | Algorithm::Gcra => BUCKET_CLAUSE_OPTIONS,
+        Algorithm::Fixed | Algorithm::SlidingLog | Algorithm::SlidingCounter => {
+            WINDOW_CLAUSE_OPTIONS
+        }
+    }
+}
+
 /// An argument, or a group of them, as COMMAND DOCS shows it.
 #[derive(Debug)]
 pub enum Row {
     Key,
+    /// As many keys as the `numkeys` before them says.
+    Keys,
     Number(&'static Number),
     /// Any bytes.
     Text(&'static str),
+    /// A word that stands for itself, and its summary.
+    Word(&'static str, &'static str),
+    /// A word with a value behind it.
     Option(&'static Opt),
-    /// At most one of these.
-    OneOf(&'static str, Vec<&'static Opt>),
+    Optional(Box<Row>),
+    OneOf(&'static str, Vec<Row>),
+    Block(&'static str, Vec<Row>),
+    /// A block as often as there are keys.
+    Blocks(&'static str, Vec<Row>),
 }
 
 impl Row {
-    /// Options with a value one by one, then the modes.
-    pub fn options(options: &[&'static Opt]) -> impl Iterator<Item = Self> {
+    #[must_use]
+    pub fn optional(self) -> Self {
+        Self::Optional(Box::new(self))
+    }
+
+    /// Options as they are documented: those with a value one by one, then the modes.
+    #[must_use]
+    pub fn options(options: &[&'static Opt]) -> Vec<Self> {
         let (modes, valued): (Vec<&Opt>, Vec<&Opt>) = options
             .iter()
             .partition(|option| matches!(option.choice, Choice::Mode(_)));
-        valued
+        let mut rows: Vec<Self> = valued
             .into_iter()
-            .map(Self::Option)
-            .chain(std::iter::once(Self::OneOf("mode", modes)))
+            .map(|option| Self::Option(option).optional())
+            .collect();
+        if !modes.is_empty() {
+            let words = modes
+                .into_iter()
+                .map(|option| Self::Word(option.word, option.summary));
+            rows.push(Self::OneOf("mode", words.collect()).optional());
+        }
+        rows
+    }
+
+    /// What stands behind `RL.X`.
+    #[must_use]
+    pub fn check(algorithm: Algorithm) -> Vec<Self> {
+        let mut rows = vec![Self::Key];
+        rows.extend(CHECK_NUMBERS.iter().map(|number| Self::Number(number)));
+        rows.extend(Self::options(options(algorithm)));
+        rows
+    }
+
+    /// What stands behind `RL.MULTI`.
+    #[must_use]
+    pub fn multi() -> Vec<Self> {
+        let words = ["FIXED", "SLIDINGLOG", "SLIDINGCOUNTER", "TOKEN", "GCRA"];
+        let algorithm = Self::OneOf("algorithm", words.map(|word| Self::Word(word, "")).into());
+        let mut clause = vec![algorithm, Self::Number(&LIMIT), Self::Number(&WINDOW)];
+        clause.extend(Self::options(BUCKET_CLAUSE_OPTIONS));
+        let mut rows = vec![
+            Self::Number(&NUMKEYS),
+            Self::Keys,
+            Self::Number(&NOW),
+            Self::Blocks("clause", clause),
+        ];
+        rows.extend(Self::options(MULTI_MODES));
+        rows
     }
 }
 
@@ -193,6 +341,40 @@ pub enum Error {
     NoValue {
         word: &'static str,
     },
+    /// In the clause of `RL.MULTI` with this number, from 1.
+    Clause {
+        number: usize,
+        error: Box<Error>,
+    },
+    UnknownAlgorithm {
+        got: Vec<u8>,
+    },
+    /// Too little of everything behind `numkeys`.
+    FewerKeys {
+        numkeys: usize,
+        follow: usize,
+    },
+    RepeatedKey {
+        got: Vec<u8>,
+    },
+    FewerClauses {
+        numkeys: usize,
+        clauses: usize,
+    },
+    MoreClauses {
+        numkeys: usize,
+    },
+    NotLast {
+        word: &'static str,
+    },
+    /// A clause ends before its number.
+    Missing {
+        number: &'static Number,
+    },
+    UnknownWord {
+        got: Vec<u8>,
+        right: &'static str,
+    },
 }
 
 impl fmt::Display for Error {
@@ -209,6 +391,20 @@ impl fmt::Display for Error {
                 } = number;
                 match unit {
                     Unit::Count => write!(f, "{name} must be a whole number from {min} to {max}")?,
+                    Unit::WholeSeconds => write!(
+                        f,
+                        "{name} must be whole seconds from {} to {}",
+                        Seconds(*min),
+                        Seconds(*max)
+                    )?,
+                    Unit::Seconds => {
+                        write!(
+                            f,
+                            "{name} must be seconds from {} to {}",
+                            Seconds(*min),
+                            Seconds(*max)
+                        )?;
+                    }
                     Unit::Milliseconds | Unit::Instant => {
                         write!(
                             f,
@@ -242,6 +438,34 @@ impl fmt::Display for Error {
                 write!(f, "options {one} and {other} exclude each other")
             }
             Self::NoValue { word } => write!(f, "option {word} needs a value"),
+            Self::Clause { number, error } => write!(f, "clause {number}: {error}"),
+            Self::UnknownAlgorithm { got } => write!(
+                f,
+                "unknown algorithm {}, it must be FIXED, SLIDINGLOG, SLIDINGCOUNTER, TOKEN or GCRA",
+                Quoted(got)
+            ),
+            Self::FewerKeys { numkeys, follow } => {
+                write!(
+                    f,
+                    "numkeys is {numkeys}, but no more than {follow} arguments follow it"
+                )
+            }
+            Self::RepeatedKey { got } => write!(
+                f,
+                "key {} is given twice, the keys must differ",
+                Quoted(got)
+            ),
+            Self::FewerClauses { numkeys, clauses } => {
+                write!(f, "{numkeys} keys need {numkeys} clauses, got {clauses}")
+            }
+            Self::MoreClauses { numkeys } => {
+                write!(f, "{numkeys} keys need {numkeys} clauses, got more")
+            }
+            Self::NotLast { word } => write!(f, "option {word} must be the very last argument"),
+            Self::Missing { number } => write!(f, "{} is missing", number.name),
+            Self::UnknownWord { got, right } => {
+                write!(f, "unknown argument {}, it must be {right}", Quoted(got))
+            }
         }
     }
 }
@@ -251,16 +475,23 @@ pub struct Millis(pub u64);
 
 impl fmt::Display for Millis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (whole, fraction) = (self.0 / 1000, self.0 % 1000);
-        if fraction == 0 {
-            write!(f, "{whole}")
-        } else {
-            write!(
-                f,
-                "{whole}.{}",
-                format!("{fraction:03}").trim_end_matches('0')
-            )
-        }
+        decimal(f, self.0 / 1000, &format!("{:03}", self.0 % 1000))
+    }
+}
+
+/// The same in seconds.
+struct Seconds(u64);
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        decimal(f, self.0 / 1_000_000, &format!("{:06}", self.0 % 1_000_000))
+    }
+}
+
+fn decimal(f: &mut fmt::Formatter<'_>, whole: u64, fraction: &str) -> fmt::Result {
+    match fraction.trim_end_matches('0') {
+        "" => write!(f, "{whole}"),
+        fraction => write!(f, "{whole}.{fraction}"),
     }
 }
 
@@ -304,7 +535,9 @@ impl Number {
     pub fn parse(&'static self, text: &[u8]) -> Result<u64, Error> {
         let value = match self.unit {
             Unit::Count => count(text),
-            Unit::Milliseconds | Unit::Instant => micros(text),
+            Unit::Milliseconds | Unit::Instant => scaled(text, 3),
+            Unit::WholeSeconds => count(text).and_then(|seconds| seconds.checked_mul(1_000_000)),
+            Unit::Seconds => scaled(text, 6),
         };
         match value {
             Some(value) if value >= self.min && value <= self.max => Ok(value),
@@ -344,23 +577,27 @@ fn count(text: &[u8]) -> Option<u64> {
     Some(value)
 }
 
-/// Milliseconds in digits, or digits `.` digits, as microseconds; further digits are dropped.
+/// Digits, or digits `.` digits, times 10^`places`; further digits are dropped.
 #[inline]
-fn micros(text: &[u8]) -> Option<u64> {
+fn scaled(text: &[u8], places: u32) -> Option<u64> {
     let point = text.iter().position(|byte| *byte == b'.');
-    let Some(point) = point else {
-        return count(text)?.checked_mul(1000);
+    let (whole, fraction) = match point {
+        None => (text, None),
+        Some(point) => (
+            text.get(..point)?,
+            Some(text.get(point.saturating_add(1)..)?),
+        ),
     };
-    let (whole, fraction) = (text.get(..point)?, text.get(point.saturating_add(1)..)?);
-    if fraction.is_empty() || !fraction.iter().all(u8::is_ascii_digit) {
+    if fraction.is_some_and(|digits| digits.is_empty() || !digits.iter().all(u8::is_ascii_digit)) {
         return None;
     }
-    let mut below_ms = 0;
-    for place in 0..3 {
-        let digit = fraction.get(place).map_or(0, |byte| u64::from(byte & 0xf));
-        below_ms = below_ms * 10 + digit;
+    let mut value = count(whole)?;
+    let mut digits = fraction.unwrap_or_default().iter();
+    for _ in 0..places {
+        let digit = digits.next().map_or(0, |byte| u64::from(byte & 0xf));
+        value = value.checked_mul(10)?.checked_add(digit)?;
     }
-    count(whole)?.checked_mul(1000)?.checked_add(below_ms)
+    Some(value)
 }
 
 /// What options said so far.
@@ -372,25 +609,26 @@ struct Options {
 }
 
 impl Options {
-    /// Reads the option at `at`, and gives the place behind it.
+    /// Reads the option at `at`, and gives the place behind it; `None` if none of `rows` stands there.
+    #[inline]
     fn read<A: Args + ?Sized>(
         &mut self,
         rows: &[&'static Opt],
         args: &A,
         at: usize,
-    ) -> Result<usize, Error> {
+    ) -> Result<Option<usize>, Error> {
         let got = args.get(at).unwrap_or_default();
         let Some(row) = rows
             .iter()
             .find(|row| row.word.as_bytes().eq_ignore_ascii_case(got))
         else {
-            return Err(Error::UnknownOption { got: quote(got) });
+            return Ok(None);
         };
         let word = row.word;
         let behind = at.saturating_add(1);
         match row.choice {
             Choice::Number(number) => {
-                let slot = if number.name == BURST.name {
+                let slot = if row.word == OPT_BURST.word {
                     &mut self.burst
                 } else {
                     &mut self.cost
@@ -400,14 +638,14 @@ impl Options {
                 }
                 let text = args.get(behind).ok_or(Error::NoValue { word })?;
                 *slot = Some(number.parse(text)?);
-                Ok(behind.saturating_add(1))
+                Ok(Some(behind.saturating_add(1)))
             }
             Choice::Mode(mode) => match self.mode {
                 Some((_, one)) if one == word => Err(Error::Repeated { word }),
                 Some((_, one)) => Err(Error::Conflict { one, other: word }),
                 None => {
                     self.mode = Some((mode, word));
-                    Ok(behind)
+                    Ok(Some(behind))
                 }
             },
         }
@@ -426,8 +664,9 @@ pub fn parse_check<A: Args + ?Sized>(algorithm: Algorithm, args: &A) -> Result<C
     let now = now.parse_now(args.get(2).ok_or(Error::Arity)?)?;
     let mut options = Options::default();
     let mut at = 3;
-    while args.get(at).is_some() {
-        at = options.read(self::options(algorithm), args, at)?;
+    while let Some(got) = args.get(at) {
+        let behind = options.read(self::options(algorithm), args, at)?;
+        at = behind.ok_or_else(|| Error::UnknownOption { got: quote(got) })?;
     }
     let cost = options.cost.unwrap_or(1);
     let mode = options.mode.map_or(Mode::Charge, |(mode, _)| mode);
@@ -442,4 +681,216 @@ pub fn parse_check<A: Args + ?Sized>(algorithm: Algorithm, args: &A) -> Result<C
         cost,
         mode,
     })
+}
+
+/// A parsed `RL.MULTI numkeys key … now clause … [mode]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Multi {
+    /// One per key, in order.
+    pub clauses: Vec<Clause>,
+    pub now: Now,
+    pub mode: Mode,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Clause {
+    pub algorithm: Algorithm,
+    pub policy: Policy,
+    pub cost: u64,
+}
+
+/// Parses what stands behind `RL.MULTI`. The keys are the arguments from 1 on.
+///
+/// # Errors
+/// The first fault from left to right; one inside a clause names it.
+pub fn parse_multi<A: Args + ?Sized>(args: &A) -> Result<Multi, Error> {
+    let numkeys = NUMKEYS.parse(args.get(0).ok_or(Error::Arity)?)?;
+    let numkeys = usize::try_from(numkeys).unwrap_or(0);
+    let now_at = numkeys.saturating_add(1);
+    let Some(now) = args.get(now_at) else {
+        let follow = (1..now_at).take_while(|at| args.get(*at).is_some()).count();
+        return Err(Error::FewerKeys { numkeys, follow });
+    };
+    for at in 1..now_at {
+        let key = args.get(at).unwrap_or_default();
+        if (1..at).any(|earlier| args.get(earlier) == Some(key)) {
+            return Err(Error::RepeatedKey { got: quote(key) });
+        }
+    }
+    let now = NOW.parse_now(now)?;
+    let mut clauses = Vec::with_capacity(numkeys);
+    let mut at = now_at.saturating_add(1);
+    while clauses.len() < numkeys {
+        let word = args.get(at).unwrap_or_default();
+        match mode_named(word) {
+            Some((_, word)) if args.get(at.saturating_add(1)).is_some() => {
+                return Err(Error::NotLast { word });
+            }
+            None if args.get(at).is_some() => {}
+            _ => {
+                let clauses = clauses.len();
+                return Err(Error::FewerClauses { numkeys, clauses });
+            }
+        }
+        let (clause, behind) =
+            parse_clause(args, word, at.saturating_add(1)).map_err(|error| Error::Clause {
+                number: clauses.len().saturating_add(1),
+                error: Box::new(error),
+            })?;
+        clauses.push(clause);
+        at = behind;
+    }
+    let mode = match args.get(at) {
+        None => Mode::Charge,
+        Some(word) => match mode_named(word) {
+            Some((mode, _)) if args.get(at.saturating_add(1)).is_none() => mode,
+            Some((_, word)) => return Err(Error::NotLast { word }),
+            None if algorithm_named(word).is_some() => return Err(Error::MoreClauses { numkeys }),
+            None => return Err(Error::UnknownOption { got: quote(word) }),
+        },
+    };
+    Ok(Multi { clauses, now, mode })
+}
+
+fn mode_named(word: &[u8]) -> Option<(Mode, &'static str)> {
+    MULTI_MODES.iter().find_map(|row| match row.choice {
+        Choice::Mode(mode) if row.word.as_bytes().eq_ignore_ascii_case(word) => {
+            Some((mode, row.word))
+        }
+        _ => None,
+    })
+}
+
+fn algorithm_named(word: &[u8]) -> Option<Algorithm> {
+    let named = |algorithm: &&Algorithm| algorithm.name().as_bytes().eq_ignore_ascii_case(word);
+    Algorithm::ALL.iter().find(named).copied()
+}
+
+/// A clause whose algorithm is `word`, and the place behind it.
+fn parse_clause<A: Args + ?Sized>(
+    args: &A,
+    word: &[u8],
+    mut at: usize,
+) -> Result<(Clause, usize), Error> {
+    let algorithm =
+        algorithm_named(word).ok_or_else(|| Error::UnknownAlgorithm { got: quote(word) })?;
+    let mut number = |number: &'static Number| {
+        let text = args.get(at).ok_or(Error::Missing { number })?;
+        at = at.saturating_add(1);
+        number.parse(text)
+    };
+    let limit = number(&LIMIT)?;
+    let window_us = number(&WINDOW)?;
+    let mut options = Options::default();
+    while let Some(got) = args.get(at) {
+        match options.read(clause_options(algorithm), args, at)? {
+            Some(behind) => at = behind,
+            None if mode_named(got).is_some() || algorithm_named(got).is_some() => break,
+            None => return Err(Error::UnknownOption { got: quote(got) }),
+        }
+    }
+    let policy =
+        Policy::new(limit, window_us, options.burst.unwrap_or(limit)).ok_or(Error::BurstTooLong)?;
+    let cost = options.cost.unwrap_or(1);
+    Ok((
+        Clause {
+            algorithm,
+            policy,
+            cost,
+        },
+        at,
+    ))
+}
+
+/// A call by one of the names that clients of other limiters speak: a GCRA in seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Throttle {
+    pub policy: Policy,
+    pub cost: u64,
+    pub now: Now,
+}
+
+impl Throttle {
+    fn new(max_burst: u64, count: u64, period_us: u64, cost: u64, now: Now) -> Result<Self, Error> {
+        let policy = Policy::new(count, period_us, max_burst.saturating_add(1))
+            .ok_or(Error::BurstTooLong)?;
+        Ok(Self { policy, cost, now })
+    }
+}
+
+/// Parses what stands behind `CL.THROTTLE key` or, `with_now`, `RL.THROTTLE key`.
+///
+/// # Errors
+/// The first fault from left to right.
+pub fn parse_throttle<A: Args + ?Sized>(args: &A, with_now: bool) -> Result<Throttle, Error> {
+    let max_burst = MAX_BURST.parse(args.get(0).ok_or(Error::Arity)?)?;
+    let count = COUNT_PER_PERIOD.parse(args.get(1).ok_or(Error::Arity)?)?;
+    let period_us = PERIOD_WHOLE.parse(args.get(2).ok_or(Error::Arity)?)?;
+    let cost = args.get(3).map_or(Ok(1), |text| QUANTITY.parse(text))?;
+    let now = args.get(4).filter(|_| with_now);
+    let now = now.map_or(Ok(Now::Server), |text| NOW.parse_now(text))?;
+    let most = if with_now { 5 } else { 4 };
+    if args.get(most).is_some() {
+        return Err(Error::Arity);
+    }
+    Throttle::new(max_burst, count, period_us, cost, now)
+}
+
+/// Parses what stands behind `GCRA key`.
+///
+/// # Errors
+/// The first fault from left to right.
+pub fn parse_gcra<A: Args + ?Sized>(args: &A) -> Result<Throttle, Error> {
+    let max_burst = MAX_BURST.parse(args.get(0).ok_or(Error::Arity)?)?;
+    let count = TOKENS_PER_PERIOD.parse(args.get(1).ok_or(Error::Arity)?)?;
+    let period_us = PERIOD.parse(args.get(2).ok_or(Error::Arity)?)?;
+    let mut options = Options::default();
+    let mut at = 3;
+    while let Some(got) = args.get(at) {
+        let behind = options.read(&[&OPT_TOKENS], args, at)?;
+        at = behind.ok_or_else(|| Error::UnknownOption { got: quote(got) })?;
+    }
+    Throttle::new(
+        max_burst,
+        count,
+        period_us,
+        options.cost.unwrap_or(1),
+        Now::Server,
+    )
+}
+
+/// What `RL.TOP` is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Top {
+    Show { most: usize },
+    Reset,
+}
+
+/// Parses what stands behind `RL.TOP`.
+///
+/// # Errors
+/// The first fault from left to right.
+pub fn parse_top<A: Args + ?Sized>(args: &A) -> Result<Top, Error> {
+    const RIGHT: &str = "COUNT n or RESET";
+    let most = match args.get(0) {
+        None => return Ok(Top::Show { most: 10 }),
+        Some(word) if word.eq_ignore_ascii_case(b"RESET") => None,
+        Some(word) if word.eq_ignore_ascii_case(b"COUNT") => {
+            let text = args.get(1).ok_or(Error::NoValue { word: "COUNT" })?;
+            Some(usize::try_from(TOP_COUNT.parse(text)?).unwrap_or(usize::MAX))
+        }
+        Some(got) => {
+            return Err(Error::UnknownWord {
+                got: quote(got),
+                right: RIGHT,
+            });
+        }
+    };
+    match args.get(if most.is_some() { 2 } else { 1 }) {
+        Some(got) => Err(Error::UnknownWord {
+            got: quote(got),
+            right: "the last",
+        }),
+        None => Ok(most.map_or(Top::Reset, |most| Top::Show { most })),
+    }
 }

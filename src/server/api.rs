@@ -46,7 +46,11 @@ required! {
     RedisModule_ReplicateVerbatim, RedisModule_GetSelectedDb, RedisModule_ReplyWithArray,
     RedisModule_ReplyWithLongLong, RedisModule_ReplyWithError, RedisModule_ReplyWithSimpleString,
     RedisModule_WrongArity, RedisModule_SaveStringBuffer, RedisModule_LoadStringBuffer, RedisModule_IsIOError,
-    RedisModule_EmitAOF, RedisModule_DigestAddStringBuffer, RedisModule_DigestEndSequence, RedisModule_DefragAlloc,
+    RedisModule_EmitAOF, RedisModule_ReplyWithNull, RedisModule_ReplyWithMap,
+    RedisModule_ReplyWithStringBuffer, RedisModule_UnlinkKey, RedisModule_GetContextFlags,
+    RedisModule_RegisterNumericConfig, RedisModule_RegisterBoolConfig, RedisModule_LoadConfigs,
+    RedisModule_RegisterInfoFunc, RedisModule_InfoAddSection, RedisModule_InfoAddFieldULongLong,
+    RedisModule_DigestAddStringBuffer, RedisModule_DigestEndSequence, RedisModule_DefragAlloc,
 }
 
 /// The call being served.
@@ -150,6 +154,26 @@ impl Context {
         api!(RedisModule_ReplyWithLongLong(self.0, integer as c_longlong));
     }
 
+    pub fn reply_null(self) -> c_int {
+        api!(RedisModule_ReplyWithNull(self.0))
+    }
+
+    /// A map in RESP3, a flat array of its names and values in RESP2.
+    pub fn reply_map(self, length: usize) {
+        api!(RedisModule_ReplyWithMap(
+            self.0,
+            length.try_into().unwrap_or(0)
+        ));
+    }
+
+    pub fn reply_bulk(self, bytes: &[u8]) {
+        api!(RedisModule_ReplyWithStringBuffer(
+            self.0,
+            bytes.as_ptr().cast::<c_char>(),
+            bytes.len()
+        ));
+    }
+
     pub fn reply_ok(self) -> c_int {
         api!(RedisModule_ReplyWithSimpleString(self.0, c"OK".as_ptr()))
     }
@@ -201,6 +225,23 @@ impl Context {
         ));
     }
 
+    /// Sends another call on in the place of the one that came.
+    pub fn replicate(self, name: &CStr, key: Text, arguments: &[String]) {
+        let owned: Vec<OwnedText> = arguments
+            .iter()
+            .map(|text| OwnedText::new(self, text.as_bytes()))
+            .collect();
+        let mut strings: Vec<_> = owned.iter().map(|owned| owned.text.0).collect();
+        api!(RedisModule_Replicate(
+            self.0,
+            name.as_ptr(),
+            c"sv".as_ptr(),
+            key.0,
+            strings.as_mut_ptr(),
+            strings.len()
+        ));
+    }
+
     /// Wakes those who watch or cache the key.
     pub fn signal_modified(self, key: Text) {
         api!(RedisModule_SignalModifiedKey(self.0, key.0));
@@ -214,6 +255,25 @@ impl Context {
             event.as_ptr(),
             key.0
         ));
+    }
+
+    /// The server's own event for a key that is gone.
+    pub fn notify_deleted(self, key: Text) {
+        api!(RedisModule_NotifyKeyspaceEvent(
+            self.0,
+            raw::REDISMODULE_NOTIFY_GENERIC,
+            c"del".as_ptr(),
+            key.0
+        ));
+    }
+
+    /// True if the call was judged elsewhere already: it comes from a primary, or from the AOF.
+    pub fn is_replay(self) -> bool {
+        let flags = api!(RedisModule_GetContextFlags(self.0));
+        #[expect(clippy::cast_possible_wrap, reason = "flags")]
+        let replay =
+            (raw::REDISMODULE_CTX_FLAGS_REPLICATED | raw::REDISMODULE_CTX_FLAGS_LOADING) as c_int;
+        flags & replay != 0
     }
 
     pub fn database(self) -> c_int {
@@ -254,6 +314,19 @@ impl Handle {
         let mode = raw::REDISMODULE_READ | raw::REDISMODULE_WRITE;
         #[expect(clippy::cast_possible_wrap, reason = "two flags")]
         Self(api!(RedisModule_OpenKey(context.0, key.0, mode as c_int)).cast())
+    }
+
+    /// For looking only; also where the server itself may not write.
+    pub fn open_to_read(context: Context, key: Text) -> Self {
+        #[expect(clippy::cast_possible_wrap, reason = "a flag")]
+        Self(
+            api!(RedisModule_OpenKey(
+                context.0,
+                key.0,
+                raw::REDISMODULE_READ as c_int
+            ))
+            .cast(),
+        )
     }
 
     #[inline]
@@ -304,6 +377,11 @@ impl Handle {
     #[inline]
     pub fn ttl_ms(&self) -> i64 {
         api!(RedisModule_GetExpire(self.0))
+    }
+
+    /// Takes the key out; what it held is freed in the background if it is large.
+    pub fn unlink(&self) {
+        api!(RedisModule_UnlinkKey(self.0));
     }
 
     pub fn set_ttl_ms(&self, ttl_ms: i64) {

@@ -1,15 +1,17 @@
-//! `RL.FIXED`, `RL.SLIDINGLOG`, `RL.SLIDINGCOUNTER`, `RL.TOKEN` and `RL.GCRA`.
+//! `RL.FIXED`, `RL.SLIDINGLOG`, `RL.SLIDINGCOUNTER`, `RL.TOKEN` and `RL.GCRA`, and what every
+//! command that charges has in common with them.
 
 use std::ffi::c_int;
 
 use redis_module::raw;
 
-use super::api::{self, Argv, Context, Handle};
-use super::denials;
+use super::api::{Argv, Context, Handle, Text};
+use super::clock::Time;
 use super::failure::Failure;
 use super::keyspace::{self, Slot};
-use crate::args::{self, Millis, Now};
-use crate::limit::{Call, Limiter, Mode, Retry, Verdict};
+use super::{denials, stats};
+use crate::args;
+use crate::limit::{Call, Decision, Limiter, Mode, Retry, Verdict};
 
 /// The command of algorithm `L`.
 pub unsafe extern "C" fn command<L: Limiter>(
@@ -22,61 +24,77 @@ pub unsafe extern "C" fn command<L: Limiter>(
     let argv = unsafe { Argv::new(argv, argc) };
     match check::<L>(context, argv) {
         Ok(verdict) => context.reply_integers(&wire(&verdict)),
-        Err(failure) => failure.reply(context),
-    }
-}
-
-#[inline]
-fn check<L: Limiter>(context: Context, argv: Argv<'_>) -> Result<Verdict, Failure> {
-    let key = argv.text(1).ok_or(args::Error::Arity)?;
-    let check = args::parse_check(L::ALGORITHM, &argv.from(2))?;
-    let (now_us, now_given) = match check.now {
-        Now::Us(now_us) => (now_us, true),
-        Now::Server => (api::now_us(), false),
-    };
-    let call = Call {
-        policy: check.policy,
-        now_us,
-        cost: check.cost,
-        mode: check.mode,
-    };
-    let handle = Handle::open(context, key);
-    let slot = Slot::<L>::new(&handle)?;
-    let decision = slot.decide(&call)?;
-    let verdict = decision.verdict;
-    if let Some(charge) = decision.charge {
-        slot.charge(charge);
-        keyspace::keep_for(&handle, verdict.reset_after_us);
-        keyspace::charged(context, key);
-        denials::allowed(context, key);
-        if now_given {
-            context.replicate_verbatim();
-        } else {
-            context.replicate_with(argv, NOW_INDEX, Millis(now_us).to_string().as_bytes());
+        Err(failure) => {
+            stats::of(L::ALGORITHM).errors.add(1);
+            failure.reply(context)
         }
-    } else if verdict.allowed == 0 && call.mode != Mode::Peek && call.cost > 0 {
-        denials::denied(context, key);
     }
-    Ok(verdict)
 }
 
 /// Where `now` stands in a call.
 const NOW_INDEX: usize = 4;
 
+#[inline]
+fn check<L: Limiter>(context: Context, argv: Argv<'_>) -> Result<Verdict, Failure> {
+    let key = argv.text(1).ok_or(args::Error::Arity)?;
+    let check = args::parse_check(L::ALGORITHM, &argv.from(2))?;
+    let time = Time::of(context, check.now)?;
+    let call = Call {
+        policy: check.policy,
+        now_us: time.us,
+        cost: check.cost,
+        mode: check.mode,
+    };
+    let decision = judge::<L>(context, key, &call)?;
+    if decision.charge.is_some() {
+        time.replicate(context, argv, NOW_INDEX);
+    }
+    Ok(decision.verdict)
+}
+
+/// Decides a call on a key and charges it. Replicating a charge is left to the caller.
+#[inline]
+pub fn judge<L: Limiter>(context: Context, key: Text, call: &Call) -> Result<Decision, Failure> {
+    let handle = Handle::open(context, key);
+    let slot = Slot::<L>::new(&handle)?;
+    let decision = slot.decide(call)?;
+    if let Some(charge) = decision.charge {
+        slot.charge(charge);
+        keyspace::charged(context, key, &handle, decision.verdict.reset_after_us);
+    }
+    note::<L>(context, key, call, &decision);
+    Ok(decision)
+}
+
+/// What a decision leaves behind outside of the key.
+#[inline]
+pub fn note<L: Limiter>(context: Context, key: Text, call: &Call, decision: &Decision) {
+    stats::of(L::ALGORITHM).decided(call, decision);
+    if decision.charge.is_some() {
+        denials::allowed(context, key);
+    } else if decision.verdict.allowed == 0 && call.mode != Mode::Peek && call.cost > 0 {
+        denials::denied(context, key);
+    }
+}
+
 /// The five integers of a reply: times in whole milliseconds, rounded up.
 pub fn wire(verdict: &Verdict) -> [i64; 5] {
-    let retry_after = match verdict.retry {
-        Retry::Now => 0,
-        Retry::AfterUs(wait_us) => millis(wait_us),
-        Retry::Never => -1,
-    };
     [
         count(verdict.allowed),
         count(verdict.limit),
         count(verdict.remaining),
-        retry_after,
+        retry_after(verdict.retry, millis),
         millis(verdict.reset_after_us),
     ]
+}
+
+/// 0 if allowed, −1 if never, else the wait in the unit of `time`.
+pub fn retry_after(retry: Retry, time: impl Fn(u64) -> i64) -> i64 {
+    match retry {
+        Retry::Now => 0,
+        Retry::AfterUs(wait_us) => time(wait_us),
+        Retry::Never => -1,
+    }
 }
 
 pub fn millis(us: u64) -> i64 {

@@ -1,13 +1,14 @@
 //! The table of commands.
 
 use std::ffi::{CStr, CString, c_int};
+use std::sync::atomic::Ordering;
 
 use redis_module::raw;
 
 use super::api::{Context, OK, api};
-use super::{check, docs, restore};
+use super::{check, config, docs, help, look, multi, restore, throttle};
 use crate::args::{self, Row};
-use crate::limit::{Algorithm, Fixed, Gcra, Limiter, SlidingCounter, SlidingLog, Token};
+use crate::limit::{Fixed, Gcra, Limiter, SlidingCounter, SlidingLog, Token};
 
 pub type Handler = unsafe extern "C" fn(
     *mut raw::RedisModuleCtx,
@@ -25,14 +26,26 @@ pub struct Command {
     pub since: &'static str,
     /// With the command's name; negative if there may be more.
     pub arity: c_int,
-    pub key_flags: u32,
+    pub keys: Keys,
     pub rows: Vec<Row>,
 }
 
-const READ_WRITE: u32 =
-    raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_ACCESS | raw::REDISMODULE_CMD_KEY_UPDATE;
+/// Which arguments are keys, and what is done with them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Keys {
+    None,
+    First(u32),
+    /// As many as the first argument says.
+    Counted(u32),
+}
 
-fn table() -> Vec<Command> {
+const READ: u32 = raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS;
+const CHARGE: u32 =
+    raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_ACCESS | raw::REDISMODULE_CMD_KEY_UPDATE;
+const CREATE: u32 = raw::REDISMODULE_CMD_KEY_OW | raw::REDISMODULE_CMD_KEY_INSERT;
+
+/// The commands that are this module's own.
+fn own() -> Vec<Command> {
     vec![
         check_command::<Fixed>("Limits by a fixed window", "O(1)"),
         check_command::<SlidingLog>(
@@ -46,6 +59,70 @@ fn table() -> Vec<Command> {
         check_command::<Token>("Limits by a token bucket", "O(1)"),
         check_command::<Gcra>("Limits by the generic cell rate algorithm", "O(1)"),
         Command {
+            name: "RL.MULTI".to_owned(),
+            handler: multi::command,
+            flags: c"write fast deny-oom",
+            summary: "Charges several limiters, all or none",
+            complexity: "that of the N commands it stands for",
+            since: "0.1.0",
+            arity: -7,
+            keys: Keys::Counted(CHARGE),
+            rows: Row::multi(),
+        },
+        Command {
+            name: "RL.INSPECT".to_owned(),
+            handler: look::inspect_command,
+            flags: c"readonly fast",
+            summary: "Tells what a limiter knows of itself",
+            complexity: "O(1); O(log N) for a log of N entries",
+            since: "0.1.0",
+            arity: 3,
+            keys: Keys::First(READ),
+            rows: vec![Row::Key, Row::Number(&args::NOW)],
+        },
+        Command {
+            name: "RL.REFUND".to_owned(),
+            handler: look::refund_command,
+            flags: c"write fast",
+            summary: "Gives units back to a limiter, the newest first",
+            complexity: "O(1); O(log N) for a log of N entries, and what is freed",
+            since: "0.1.0",
+            arity: 4,
+            keys: Keys::First(CHARGE),
+            rows: vec![Row::Key, Row::Number(&args::UNITS), Row::Number(&args::NOW)],
+        },
+        Command {
+            name: "RL.TOP".to_owned(),
+            handler: help::top_command,
+            flags: c"readonly admin",
+            summary: "Names the keys of this database that were denied most lately",
+            complexity: "O(1)",
+            since: "0.1.0",
+            arity: -1,
+            keys: Keys::None,
+            rows: vec![
+                Row::OneOf(
+                    "what",
+                    vec![
+                        Row::Option(&args::OPT_TOP_COUNT),
+                        Row::Word("RESET", "forgets all of them"),
+                    ],
+                )
+                .optional(),
+            ],
+        },
+        Command {
+            name: "RL.HELP".to_owned(),
+            handler: help::help_command,
+            flags: c"fast allow-stale",
+            summary: "Lists the commands of this module",
+            complexity: "O(1)",
+            since: "0.1.0",
+            arity: 1,
+            keys: Keys::None,
+            rows: Vec::new(),
+        },
+        Command {
             name: "RL.RESTORE".to_owned(),
             handler: restore::command,
             flags: c"write deny-oom admin",
@@ -53,8 +130,50 @@ fn table() -> Vec<Command> {
             complexity: "O(N) with N bytes",
             since: "0.1.0",
             arity: 4,
-            key_flags: raw::REDISMODULE_CMD_KEY_OW | raw::REDISMODULE_CMD_KEY_INSERT,
+            keys: Keys::First(CREATE),
             rows: vec![Row::Key, Row::Number(&args::VERSION), Row::Text("bytes")],
+        },
+        throttle_command(
+            "RL.THROTTLE",
+            throttle::rl_throttle,
+            "Limits by GCRA with the arguments and reply of CL.THROTTLE",
+            vec![
+                Row::Block(
+                    "optional",
+                    vec![
+                        Row::Number(&args::QUANTITY),
+                        Row::Number(&args::NOW).optional(),
+                    ],
+                )
+                .optional(),
+            ],
+        ),
+    ]
+}
+
+/// The names of others, taken only where they are free.
+fn borrowed() -> Vec<Command> {
+    vec![
+        throttle_command(
+            "CL.THROTTLE",
+            throttle::cl_throttle,
+            "Limits by GCRA with the arguments and reply of redis-cell",
+            vec![Row::Number(&args::QUANTITY).optional()],
+        ),
+        Command {
+            rows: vec![
+                Row::Key,
+                Row::Number(&args::MAX_BURST),
+                Row::Number(&args::TOKENS_PER_PERIOD),
+                Row::Number(&args::PERIOD),
+                Row::Option(&args::OPT_TOKENS).optional(),
+            ],
+            ..throttle_command(
+                "GCRA",
+                throttle::gcra,
+                "Limits by GCRA, times in seconds",
+                Vec::new(),
+            )
         },
     ]
 }
@@ -68,29 +187,75 @@ fn check_command<L: Limiter>(summary: &'static str, complexity: &'static str) ->
         complexity,
         since: "0.1.0",
         arity: -5,
-        key_flags: READ_WRITE,
-        rows: check_rows(L::ALGORITHM),
+        keys: Keys::First(CHARGE),
+        rows: Row::check(L::ALGORITHM),
     }
 }
 
-fn check_rows(algorithm: Algorithm) -> Vec<Row> {
-    let numbers = args::CHECK_NUMBERS.iter().map(|number| Row::Number(number));
-    std::iter::once(Row::Key)
-        .chain(numbers)
-        .chain(Row::options(args::options(algorithm)))
-        .collect()
+fn throttle_command(
+    name: &str,
+    handler: Handler,
+    summary: &'static str,
+    more: Vec<Row>,
+) -> Command {
+    let numbers = [
+        &args::MAX_BURST,
+        &args::COUNT_PER_PERIOD,
+        &args::PERIOD_WHOLE,
+    ];
+    let numbers = numbers.into_iter().map(Row::Number);
+    Command {
+        name: name.to_owned(),
+        handler,
+        flags: c"write fast deny-oom",
+        summary,
+        complexity: "O(1)",
+        since: "0.1.0",
+        arity: -5,
+        keys: Keys::First(CHARGE),
+        rows: std::iter::once(Row::Key)
+            .chain(numbers)
+            .chain(more)
+            .collect(),
+    }
 }
 
 pub fn register(context: Context) -> Result<(), String> {
-    table()
-        .iter()
-        .try_for_each(|command| register_one(context, command))
+    // Only a newer server knows categories of modules.
+    // SAFETY: written at load only.
+    let category = match unsafe { raw::RedisModule_AddACLCategory } {
+        // SAFETY: the server's context, and a static name.
+        Some(add) => (unsafe { add(context.0, config::NAME.as_ptr()) } == OK),
+        None => false,
+    };
+    for command in own() {
+        if !register_one(context, &command, category) {
+            return Err(format!("the server refuses the command {}", command.name));
+        }
+    }
+    if config::COMPAT_NAMES.load(Ordering::Relaxed) {
+        for command in borrowed() {
+            if !register_one(context, &command, category) {
+                context.log(
+                    c"notice",
+                    &format!("{} is taken already, and left as it is", command.name),
+                );
+            }
+        }
+    }
+    Ok(())
 }
 
-fn register_one(context: Context, command: &Command) -> Result<(), String> {
-    let refused = || format!("the server refuses the command {}", command.name);
-    let name = CString::new(command.name.as_str()).map_err(|_| refused())?;
-    let (first, last, step) = (1, 1, 1);
+fn register_one(context: Context, command: &Command, category: bool) -> bool {
+    let Ok(name) = CString::new(command.name.as_str()) else {
+        return false;
+    };
+    // The key specs say it better; these are for servers' and clients' older ways.
+    let (first, last, step) = if let Keys::First(_) = command.keys {
+        (1, 1, 1)
+    } else {
+        (0, 0, 0)
+    };
     let created = api!(RedisModule_CreateCommand(
         context.0,
         name.as_ptr(),
@@ -100,8 +265,5 @@ fn register_one(context: Context, command: &Command) -> Result<(), String> {
         last,
         step
     ));
-    if created != OK || !docs::describe(context, &name, command) {
-        return Err(refused());
-    }
-    Ok(())
+    created == OK && docs::describe(context, &name, command, category)
 }

@@ -1,38 +1,50 @@
-//! Which keys were denied since their last allowed call, so that `rl.denied` is sent once.
+//! What is remembered of denials, which write nothing into a key.
 //!
-//! A denial writes nothing into a key, so it is remembered here: one hash per slot of a table of
-//! fixed size. A key whose slot another one took may be announced again.
+//! - Which keys were denied since their last allowed call, so that `rl.denied` is sent once: one
+//!   hash per slot of a table of fixed size. A key whose slot another one took may be announced
+//!   again.
+//! - Which keys are denied most: the Space-Saving algorithm (Metwally, Agrawal and El Abbadi,
+//!   *Efficient computation of frequent and top-k elements in data streams*, ICDT 2005) with
+//!   [`TRACKED`] counters, halved every minute so that lately counts most.
+//!
+//! Neither is replicated or stored.
 
+use std::ffi::c_int;
 use std::hash::BuildHasher;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use foldhash::fast::RandomState;
 
-use super::api::{Context, Text};
+use super::api::{self, Context, Text};
 
 const SLOTS: usize = 1 << 14;
-
-static DENIED: [AtomicU64; SLOTS] = [const { AtomicU64::new(EMPTY) }; SLOTS];
 const EMPTY: u64 = 0;
 
+static ANNOUNCED: [AtomicU64; SLOTS] = [const { AtomicU64::new(EMPTY) }; SLOTS];
 /// How many slots are taken: while none is, an allowed call need not look.
 static TAKEN: AtomicU64 = AtomicU64::new(0);
 
-fn slot(context: Context, key: Text) -> (u64, &'static AtomicU64) {
+/// A key's hash, never [`EMPTY`].
+#[inline]
+fn hash(context: Context, key: Text) -> u64 {
     static SEED: OnceLock<RandomState> = OnceLock::new();
-    let hash = SEED
-        .get_or_init(RandomState::default)
-        .hash_one((context.database(), key.bytes()))
-        | 1;
-    let index = usize::try_from(hash >> 32).unwrap_or(0) % SLOTS;
-    // The index is below the length; the first slot stands for one that were not.
-    (hash, DENIED.get(index).unwrap_or(&DENIED[0]))
+    let seed = SEED.get_or_init(RandomState::default);
+    seed.hash_one((context.database(), key.bytes())) | 1
 }
 
+#[inline]
+fn slot(hash: u64) -> &'static AtomicU64 {
+    let index = usize::try_from(hash >> 32).unwrap_or(0) % SLOTS;
+    // The index is below the length; the first slot stands for one that were not.
+    ANNOUNCED.get(index).unwrap_or(&ANNOUNCED[0])
+}
+
+/// A call that asked for units got none.
 pub fn denied(context: Context, key: Text) {
-    let (hash, slot) = slot(context, key);
-    let before = slot.swap(hash, Ordering::Relaxed);
+    let hash = hash(context, key);
+    top().count(hash, context.database(), key.bytes());
+    let before = slot(hash).swap(hash, Ordering::Relaxed);
     if before == EMPTY {
         TAKEN.fetch_add(1, Ordering::Relaxed);
     }
@@ -41,14 +53,117 @@ pub fn denied(context: Context, key: Text) {
     }
 }
 
+/// A call was charged.
 #[inline]
 pub fn allowed(context: Context, key: Text) {
     if TAKEN.load(Ordering::Relaxed) == 0 {
         return;
     }
-    let (hash, slot) = slot(context, key);
+    let hash = hash(context, key);
+    let slot = slot(hash);
     if slot.load(Ordering::Relaxed) == hash {
         slot.store(EMPTY, Ordering::Relaxed);
         TAKEN.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Keys counted at once. A key denied in more than 1/128 of all denials is always among them.
+const TRACKED: usize = 128;
+/// A longer key is shown up to here.
+const KEY_BYTES: usize = 1024;
+const HALVING_US: u64 = 60_000_000;
+/// The clock is looked at once in so many denials.
+const CLOCK_EVERY: u64 = 64;
+
+pub struct Top {
+    /// Beside each other for a quick search.
+    hashes: Vec<u64>,
+    counts: Vec<u64>,
+    keys: Vec<(c_int, Box<[u8]>)>,
+    denials: u64,
+    /// Whole halving times on the server's clock when counts were last halved.
+    halved_at: u64,
+}
+
+static TOP: Mutex<Top> = Mutex::new(Top::new());
+
+pub fn top() -> MutexGuard<'static, Top> {
+    TOP.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Top {
+    const fn new() -> Self {
+        Self {
+            hashes: Vec::new(),
+            counts: Vec::new(),
+            keys: Vec::new(),
+            denials: 0,
+            halved_at: 0,
+        }
+    }
+
+    fn count(&mut self, hash: u64, database: c_int, key: &[u8]) {
+        if self.denials.is_multiple_of(CLOCK_EVERY) {
+            self.age();
+        }
+        self.denials = self.denials.wrapping_add(1);
+        if let Some(place) = self.hashes.iter().position(|tracked| *tracked == hash) {
+            if let Some(count) = self.counts.get_mut(place) {
+                *count = count.saturating_add(1);
+            }
+            return;
+        }
+        let shown = (database, key.get(..KEY_BYTES).unwrap_or(key).into());
+        if self.hashes.len() < TRACKED {
+            self.hashes.push(hash);
+            self.counts.push(1);
+            self.keys.push(shown);
+            return;
+        }
+        // The newcomer takes the least counter over, with its count: never too low, at most that much too high.
+        let least = self
+            .counts
+            .iter()
+            .enumerate()
+            .min_by_key(|(_, count)| **count)
+            .map_or(0, |(place, _)| place);
+        if let (Some(tracked), Some(count), Some(key)) = (
+            self.hashes.get_mut(least),
+            self.counts.get_mut(least),
+            self.keys.get_mut(least),
+        ) {
+            *tracked = hash;
+            *count = count.saturating_add(1);
+            *key = shown;
+        }
+    }
+
+    /// Halves the counts for every halving time that went by.
+    fn age(&mut self) {
+        let halvings = api::now_us() / HALVING_US;
+        let passed = u32::try_from(halvings.saturating_sub(self.halved_at)).unwrap_or(u32::MAX);
+        self.halved_at = halvings;
+        if passed > 0 {
+            for count in &mut self.counts {
+                *count = count.checked_shr(passed).unwrap_or(0);
+            }
+        }
+    }
+
+    /// The keys of a database that were denied most lately, the first the most.
+    pub fn most_denied(&mut self, database: c_int, most: usize) -> Vec<(&[u8], u64)> {
+        self.age();
+        let counted = self.keys.iter().zip(&self.counts);
+        let mut rows: Vec<_> = counted
+            .filter(|((of, _), count)| *of == database && **count > 0)
+            .map(|((_, key), count)| (&**key, *count))
+            .collect();
+        rows.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        rows.truncate(most);
+        rows
+    }
+
+    pub fn reset(&mut self) {
+        *self = Self::new();
     }
 }

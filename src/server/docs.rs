@@ -6,14 +6,22 @@ use std::ptr;
 use redis_module::raw;
 
 use super::api::{Context, OK, api};
-use super::commands::Command;
-use crate::args::{Choice, Opt, Row, Unit};
+use super::commands::{Command, Keys};
+use super::config;
+use crate::args::{Choice, Row, Unit};
 
 /// Tells the server all about a command; false if it refuses.
-pub fn describe(context: Context, name: &CStr, command: &Command) -> bool {
+pub fn describe(context: Context, name: &CStr, command: &Command, category: bool) -> bool {
     let created = api!(RedisModule_GetCommand(context.0, name.as_ptr()));
     if created.is_null() {
         return false;
+    }
+    // SAFETY: written at load only.
+    if let (true, Some(set)) = (category, unsafe {
+        raw::RedisModule_SetCommandACLCategories
+    }) {
+        // SAFETY: a command just created, and a static name.
+        unsafe { set(created, config::NAME.as_ptr()) };
     }
     let version = raw::RedisModuleCommandInfoVersion {
         version: 1,
@@ -23,7 +31,7 @@ pub fn describe(context: Context, name: &CStr, command: &Command) -> bool {
     };
     // The server copies everything; the texts live until it has.
     let mut texts = Texts::default();
-    let mut key_specs = [key_spec(command.key_flags), zeroed()];
+    let mut key_specs = [key_spec(command.keys), zeroed()];
     let mut args = arguments(&command.rows, &mut texts);
     let info = raw::RedisModuleCommandInfo {
         version: &raw const version,
@@ -33,7 +41,11 @@ pub fn describe(context: Context, name: &CStr, command: &Command) -> bool {
         history: ptr::null_mut(),
         tips: ptr::null(),
         arity: command.arity,
-        key_specs: key_specs.as_mut_ptr(),
+        key_specs: if command.keys == Keys::None {
+            ptr::null_mut()
+        } else {
+            key_specs.as_mut_ptr()
+        },
         args: args.as_mut_ptr(),
     };
     api!(RedisModule_SetCommandInfo(created, &raw const info)) == OK
@@ -70,18 +82,32 @@ fn zeroed<T>() -> T {
     unsafe { std::mem::zeroed() }
 }
 
-/// One key, the first argument.
-fn key_spec(flags: u32) -> raw::RedisModuleCommandKeySpec {
+/// Which arguments are keys.
+fn key_spec(keys: Keys) -> raw::RedisModuleCommandKeySpec {
     let mut spec: raw::RedisModuleCommandKeySpec = zeroed();
-    spec.flags = u64::from(flags);
     spec.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
     spec.bs.index.pos = 1;
-    spec.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
-    spec.fk.range = raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_1 {
-        lastkey: 0,
-        keystep: 1,
-        limit: 0,
-    };
+    match keys {
+        Keys::None => {}
+        Keys::First(flags) => {
+            spec.flags = u64::from(flags);
+            spec.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
+            spec.fk.range = raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_1 {
+                lastkey: 0,
+                keystep: 1,
+                limit: 0,
+            };
+        }
+        Keys::Counted(flags) => {
+            spec.flags = u64::from(flags);
+            spec.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_KEYNUM;
+            spec.fk.keynum = raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_2 {
+                keynumidx: 0,
+                firstkey: 1,
+                keystep: 1,
+            };
+        }
+    }
     spec
 }
 
@@ -96,17 +122,26 @@ fn argument(row: &Row, texts: &mut Texts) -> raw::RedisModuleCommandArg {
     let mut arg: raw::RedisModuleCommandArg = zeroed();
     arg.key_spec_index = -1;
     match row {
-        Row::Key => {
+        Row::Key | Row::Keys => {
             arg.name = texts.keep("key");
             arg.type_ = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY;
             arg.key_spec_index = 0;
+            arg.flags = if matches!(row, Row::Keys) {
+                flag(raw::REDISMODULE_CMD_ARG_MULTIPLE)
+            } else {
+                0
+            };
         }
         Row::Number(number) => {
             arg.name = texts.keep(number.name);
             arg.summary = texts.keep(number.summary);
             arg.type_ = match number.unit {
-                Unit::Count => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
-                Unit::Milliseconds => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_DOUBLE,
+                Unit::Count | Unit::WholeSeconds => {
+                    raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER
+                }
+                Unit::Milliseconds | Unit::Seconds => {
+                    raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_DOUBLE
+                }
                 Unit::Instant => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING,
             };
         }
@@ -114,42 +149,50 @@ fn argument(row: &Row, texts: &mut Texts) -> raw::RedisModuleCommandArg {
             arg.name = texts.keep(name);
             arg.type_ = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING;
         }
-        Row::Option(option) => {
-            arg = option_argument(option, texts);
-            arg.flags = optional();
+        Row::Word(word, summary) => {
+            arg.name = texts.keep(&word.to_lowercase());
+            arg.token = texts.keep(word);
+            arg.summary = if summary.is_empty() {
+                ptr::null()
+            } else {
+                texts.keep(summary)
+            };
+            arg.type_ = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN;
         }
-        Row::OneOf(name, options) => {
-            arg.name = texts.keep(name);
+        Row::Option(option) => {
+            if let Choice::Number(number) = option.choice {
+                arg = argument(&Row::Number(number), texts);
+            }
+            arg.token = texts.keep(option.word);
+        }
+        Row::Optional(row) => {
+            arg = argument(row, texts);
+            arg.flags |= flag(raw::REDISMODULE_CMD_ARG_OPTIONAL);
+        }
+        Row::OneOf(name, rows) => {
+            arg = group(name, rows, texts);
             arg.type_ = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_ONEOF;
-            arg.flags = optional();
-            let mut choices: Vec<_> = options
-                .iter()
-                .map(|option| option_argument(option, texts))
-                .collect();
-            choices.push(zeroed());
-            arg.subargs = texts.keep_list(choices);
+        }
+        Row::Block(name, rows) => arg = group(name, rows, texts),
+        Row::Blocks(name, rows) => {
+            arg = group(name, rows, texts);
+            arg.flags = flag(raw::REDISMODULE_CMD_ARG_MULTIPLE);
         }
     }
     arg
 }
 
-fn option_argument(option: &Opt, texts: &mut Texts) -> raw::RedisModuleCommandArg {
-    let mut arg = match option.choice {
-        Choice::Number(number) => argument(&Row::Number(number), texts),
-        Choice::Mode(_) => {
-            let mut arg: raw::RedisModuleCommandArg = zeroed();
-            arg.key_spec_index = -1;
-            arg.name = texts.keep(&option.word.to_lowercase());
-            arg.summary = texts.keep(option.summary);
-            arg.type_ = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN;
-            arg
-        }
-    };
-    arg.token = texts.keep(option.word);
+fn group(name: &str, rows: &[Row], texts: &mut Texts) -> raw::RedisModuleCommandArg {
+    let mut arg: raw::RedisModuleCommandArg = zeroed();
+    arg.key_spec_index = -1;
+    arg.name = texts.keep(name);
+    arg.type_ = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK;
+    let rows = arguments(rows, texts);
+    arg.subargs = texts.keep_list(rows);
     arg
 }
 
 #[expect(clippy::cast_possible_wrap, reason = "a flag")]
-fn optional() -> c_int {
-    raw::REDISMODULE_CMD_ARG_OPTIONAL as c_int
+const fn flag(flag: u32) -> c_int {
+    flag as c_int
 }

@@ -1,10 +1,9 @@
 //! What a command answers instead of a reply. Nothing has changed then.
 
-use std::borrow::Cow;
-
 use super::api::Context;
+use crate::args::{self, Millis};
+use crate::codec;
 use crate::limit::{Algorithm, DebtTooLarge, MAX_UNITS};
-use crate::{args, codec};
 
 pub enum Failure {
     Arguments(args::Error),
@@ -18,30 +17,67 @@ pub enum Failure {
     Debt,
     Codec(codec::Refusal),
     Busy,
+    /// The caller's clock is further from the server's than configured.
+    Skew {
+        now_us: u64,
+        server_us: u64,
+        max_skew_ms: i64,
+    },
+    /// In the clause of `RL.MULTI` with this number, from 1.
+    InClause {
+        number: usize,
+        failure: Box<Failure>,
+    },
 }
 
 impl Failure {
     pub fn reply(&self, context: Context) -> std::ffi::c_int {
-        let message: Cow<'static, str> = match self {
-            Self::Arguments(args::Error::Arity) => return context.reply_wrong_arity(),
-            Self::Arguments(error) => format!("ERR {error}").into(),
-            Self::NotALimiter(holds) => {
-                format!("WRONGTYPE the key holds a {holds}, not a rate limiter").into()
+        if let Self::Arguments(args::Error::Arity) = self {
+            return context.reply_wrong_arity();
+        }
+        let (class, text) = self.class_and_text();
+        context.reply_error(&format!("{class} {text}"))
+    }
+
+    /// The first word of the error, by which clients tell classes, and the rest.
+    fn class_and_text(&self) -> (&'static str, String) {
+        match self {
+            Self::Arguments(error) => ("ERR", error.to_string()),
+            Self::NotALimiter(holds) => (
+                "WRONGTYPE",
+                format!("the key holds a {holds}, not a rate limiter"),
+            ),
+            Self::OtherAlgorithm { holds, asked } => {
+                let [holds, asked] =
+                    [holds, asked].map(|algorithm| algorithm.name().to_uppercase());
+                (
+                    "WRONGTYPE",
+                    format!("the key holds a {holds} limiter, not a {asked} one"),
+                )
             }
-            Self::OtherAlgorithm { holds, asked } => format!(
-                "WRONGTYPE the key holds a {} limiter, not a {} one",
-                holds.name().to_uppercase(),
-                asked.name().to_uppercase()
-            )
-            .into(),
-            Self::Debt => {
-                format!("ERR debt must be at most {MAX_UNITS} units and drain within 1000 years")
-                    .into()
+            Self::Debt => (
+                "ERR",
+                format!("debt must be at most {MAX_UNITS} units and drain within 1000 years"),
+            ),
+            Self::Codec(refusal) => ("ERR", refusal.to_string()),
+            Self::Busy => ("BUSYKEY", "the key exists already".to_owned()),
+            Self::Skew {
+                now_us,
+                server_us,
+                max_skew_ms,
+            } => (
+                "ERR",
+                format!(
+                    "now must be within {max_skew_ms} ms of the server's clock, which is {}, got {}",
+                    Millis(*server_us),
+                    Millis(*now_us)
+                ),
+            ),
+            Self::InClause { number, failure } => {
+                let (class, text) = failure.class_and_text();
+                (class, format!("clause {number}: {text}"))
             }
-            Self::Codec(refusal) => format!("ERR {refusal}").into(),
-            Self::Busy => "BUSYKEY the key exists already".into(),
-        };
-        context.reply_error(&message)
+        }
     }
 }
 

@@ -1,15 +1,12 @@
 //! A key: what it holds, what a charge does to it, and how long it lives.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::Ordering;
 
 use super::api::{Context, Handle, Held, Text};
-use super::data_type;
 use super::failure::Failure;
-use super::value::{Found, Value};
+use super::value::{Found, Place, Value};
+use super::{config, data_type};
 use crate::limit::{Call, Charge, Decision, Limiter, State, decide};
-
-/// How long a key may outlive its `reset_after`: room for clocks that differ.
-pub static TTL_MARGIN_MS: AtomicI64 = AtomicI64::new(1000);
 
 /// A key opened for a limiter of algorithm `L`.
 pub struct Slot<'a, L> {
@@ -86,22 +83,54 @@ pub fn put(handle: &Handle, state: State, replace: bool) {
     }
 }
 
-/// Lets the key live for `reset_after_us` and the margin. It is touched only where the server's
-/// own answer has left the upper half of the margin.
+/// Looks at the limiter that the key holds, if it exists. Fails if it holds anything else.
+pub fn with_state<R>(
+    handle: &Handle,
+    look: impl FnOnce(&State) -> R,
+) -> Result<Option<R>, Failure> {
+    // SAFETY: the value is the key's, and the handle is the only one open on it.
+    let place = value(handle)?.map(|value| unsafe { value.place() });
+    Ok(place.map(|place| match place {
+        Place::Narrow(algorithm, words) => look(&algorithm.unpack(words)),
+        Place::Boxed(state) => look(state),
+    }))
+}
+
+/// The same for changing it. What fits into 32 bytes still does when units are given back.
+pub fn with_state_mut<R>(
+    handle: &Handle,
+    change: impl FnOnce(&mut State) -> R,
+) -> Result<Option<R>, Failure> {
+    // SAFETY: the value is the key's, and the handle is the only one open on it.
+    let place = value(handle)?.map(|value| unsafe { value.place() });
+    Ok(place.map(|place| match place {
+        Place::Narrow(algorithm, words) => {
+            let mut state = algorithm.unpack(words);
+            let result = change(&mut state);
+            *words = state.pack().unwrap_or(*words);
+            result
+        }
+        Place::Boxed(state) => change(state),
+    }))
+}
+
+/// What follows every charge, but for replication: the key lives for `reset_after_us` and the
+/// margin, and those who watch or listen hear of it.
 #[inline]
-pub fn keep_for(handle: &Handle, reset_after_us: u64) {
-    let margin_ms = TTL_MARGIN_MS.load(Ordering::Relaxed);
+pub fn charged(context: Context, key: Text, handle: &Handle, reset_after_us: u64) {
+    keep_for(handle, reset_after_us);
+    context.signal_modified(key);
+    context.notify(c"rl.charge", key);
+}
+
+/// The expiry is touched only where the server's own answer has left the upper half of the margin.
+#[inline]
+fn keep_for(handle: &Handle, reset_after_us: u64) {
+    let margin_ms = config::TTL_MARGIN_MS.load(Ordering::Relaxed);
     let reset_after_ms = i64::try_from(reset_after_us.div_ceil(1000)).unwrap_or(i64::MAX / 2);
     let most_ms = reset_after_ms.saturating_add(margin_ms);
     let least_ms = most_ms.saturating_sub(margin_ms / 2);
     if !(least_ms..=most_ms).contains(&handle.ttl_ms()) {
         handle.set_ttl_ms(most_ms);
     }
-}
-
-/// What follows every charge, but for replication.
-#[inline]
-pub fn charged(context: Context, key: Text) {
-    context.signal_modified(key);
-    context.notify(c"rl.charge", key);
 }

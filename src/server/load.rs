@@ -5,11 +5,8 @@ use std::ffi::c_int;
 use redis_module::raw;
 
 use super::api::{self, Argv, Context, ERR, OK, api};
-use super::{commands, data_type};
-use crate::args::Args;
+use super::{commands, config, data_type, stats};
 
-/// Also the name of the data type, and of the group in COMMAND DOCS.
-const NAME: &std::ffi::CStr = c"ratelimit";
 /// 1.2.3 is 10203.
 const VERSION: c_int = 100;
 
@@ -29,7 +26,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
     let registered = unsafe {
         raw::Export_RedisModule_Init(
             ctx,
-            NAME.as_ptr(),
+            config::NAME.as_ptr(),
             VERSION,
             raw::REDISMODULE_APIVER_1 as c_int,
         )
@@ -55,12 +52,6 @@ fn load(context: Context, argv: Argv<'_>) -> Result<(), String> {
             "this server is too old for redis-rl: it has no {name}; Redis 7.0 is the first that will do"
         ));
     }
-    if let Some(first) = argv.get(0) {
-        return Err(format!(
-            "unknown module argument '{}': this module takes none",
-            first.escape_ascii()
-        ));
-    }
     #[expect(clippy::cast_possible_wrap, reason = "three flags")]
     let options = (raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
         | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED
@@ -69,5 +60,7 @@ fn load(context: Context, argv: Argv<'_>) -> Result<(), String> {
     if !data_type::register(context) {
         return Err("the server refuses the data type 'ratelimit'".to_owned());
     }
+    config::load(context, argv)?;
+    stats::register(context)?;
     commands::register(context)
 }

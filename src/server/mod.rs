@@ -5,11 +5,18 @@
 //! | `load` | the door: called when the server loads the module |
 //! | `commands` | the table of commands: name, flags, handler, documentation |
 //! | `check` | the five algorithms' commands, each parse → open → decide → charge → reply |
+//! | `multi` | `RL.MULTI`: several limiters, all charged or none |
+//! | `look` | `RL.INSPECT` and `RL.REFUND` |
+//! | `throttle` | the names that clients of other limiters speak |
+//! | `help` | `RL.TOP` and `RL.HELP` |
 //! | `restore` | the internal command of an AOF rewrite |
 //! | `keyspace` | a key: what it holds, its expiry, what follows a change of it |
 //! | `value` | how a state lies in memory: 32 bytes behind a tagged pointer, or a box |
 //! | `data_type` | the type `ratelimit`: RDB, AOF, digest, copy, free, defrag |
-//! | `denials` | which keys were denied since their last allowed call |
+//! | `clock` | which time a call counts as |
+//! | `config` | `ratelimit.*` |
+//! | `stats` | what is counted, and `INFO ratelimit` |
+//! | `denials` | which keys were denied since their last allowed call, and which most |
 //! | `docs` | COMMAND DOCS from the argument rows |
 //! | `api` | the server's C functions, typed |
 //! | `alloc` | Rust's heap on the server's |
@@ -17,12 +24,19 @@
 mod alloc;
 mod api;
 mod check;
+mod clock;
 mod commands;
+mod config;
 mod data_type;
 mod denials;
 mod docs;
 mod failure;
+mod help;
 mod keyspace;
 mod load;
+mod look;
+mod multi;
 mod restore;
+mod stats;
+mod throttle;
 mod value;

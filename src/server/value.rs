@@ -14,6 +14,7 @@
 use std::ffi::c_void;
 use std::ptr::NonNull;
 
+use super::stats;
 use crate::limit::narrow::Words;
 use crate::limit::{Algorithm, Limiter, State};
 
@@ -40,6 +41,7 @@ pub enum Found<'a, L> {
 
 impl Value {
     pub fn new(state: State) -> Self {
+        stats::made(state.algorithm());
         match state.pack() {
             Some(words) => Self::tagged(
                 Box::into_raw(Box::new(words)).cast(),
@@ -132,12 +134,18 @@ impl Value {
     /// # Safety
     /// The value is alive and owned by the caller; it is not used again.
     pub unsafe fn free(self) {
-        if self.tag() == BOXED {
-            // SAFETY: by its tag the block was made by `new` from a state.
-            drop(unsafe { Box::from_raw(self.block().cast::<State>()) });
-        } else {
-            // SAFETY: by its tag the block was made by `new` from words.
-            drop(unsafe { Box::from_raw(self.block().cast::<Words>()) });
+        // SAFETY: the caller's promise.
+        match unsafe { self.place() } {
+            Place::Narrow(algorithm, words) => {
+                stats::freed(algorithm);
+                // SAFETY: by its tag the block was made by `new` from words.
+                drop(unsafe { Box::from_raw(words) });
+            }
+            Place::Boxed(state) => {
+                stats::freed(state.algorithm());
+                // SAFETY: by its tag the block was made by `new` from a state.
+                drop(unsafe { Box::from_raw(state) });
+            }
         }
     }
 
