@@ -301,6 +301,15 @@ impl Row {
 /// The arguments behind `RL.X key`: `limit window now`.
 pub static CHECK_NUMBERS: [&Number; 3] = [&LIMIT, &WINDOW, &NOW];
 
+/// The argument at `index`, which the command's arity says is there.
+#[inline]
+fn required<A: Args + ?Sized>(args: &A, index: usize) -> Result<&[u8], Error> {
+    match args.get(index) {
+        Some(text) => Ok(text),
+        None => Err(Error::Arity),
+    }
+}
+
 /// A time on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Now {
@@ -531,7 +540,11 @@ impl Args for [&[u8]] {
 impl Number {
     /// # Errors
     /// [`Error::Range`] for text that is no such number, or out of range.
-    #[inline]
+    #[inline(always)]
+    #[allow(
+        clippy::inline_always,
+        reason = "the row is known where it is called: half of this folds away"
+    )]
     pub fn parse(&'static self, text: &[u8]) -> Result<u64, Error> {
         let value = match self.unit {
             Unit::Count => count(text),
@@ -541,10 +554,15 @@ impl Number {
         };
         match value {
             Some(value) if value >= self.min && value <= self.max => Ok(value),
-            _ => Err(Error::Range {
-                number: self,
-                got: quote(text),
-            }),
+            _ => Err(self.refuse(text)),
+        }
+    }
+
+    #[cold]
+    fn refuse(&'static self, text: &[u8]) -> Error {
+        Error::Range {
+            number: self,
+            got: quote(text),
         }
     }
 
@@ -560,44 +578,91 @@ impl Number {
     }
 }
 
-/// Digits only; `None` for anything else, nothing at all, and what 64 bits cannot hold.
+/// The number that the digits at the beginning of `text` make, and how many they are. One that 64
+/// bits cannot hold is [`u64::MAX`], which is out of every range.
 #[inline]
-fn count(text: &[u8]) -> Option<u64> {
-    let mut value = 0_u64;
-    if text.is_empty() {
-        return None;
-    }
-    for &byte in text {
+fn digits(text: &[u8]) -> (u64, usize) {
+    let (mut value, mut length) = match text.first_chunk().and_then(eight_digits) {
+        Some(value) => (value, 8),
+        None => (0, 0),
+    };
+    // So many digits cannot overflow.
+    for byte in text.get(length..text.len().min(19)).unwrap_or_default() {
         let digit = byte.wrapping_sub(b'0');
         if digit > 9 {
-            return None;
+            return (value, length);
         }
-        value = value.checked_mul(10)?.checked_add(u64::from(digit))?;
+        value = value.wrapping_mul(10).wrapping_add(u64::from(digit));
+        length = length.wrapping_add(1);
     }
-    Some(value)
+    if length < text.len() {
+        more_digits(text, value, length)
+    } else {
+        (value, length)
+    }
+}
+
+/// The rest of a long number; most of it may be leading zeros.
+#[cold]
+fn more_digits(text: &[u8], mut value: u64, mut length: usize) -> (u64, usize) {
+    for byte in text
+        .iter()
+        .skip(length)
+        .take_while(|byte| byte.is_ascii_digit())
+    {
+        value = value
+            .saturating_mul(10)
+            .saturating_add(u64::from(byte & 0xf));
+        length = length.wrapping_add(1);
+    }
+    (value, length)
+}
+
+/// Eight digits at once, in three steps: pairs, then fours, then all. `None` if one is not a digit.
+#[inline]
+fn eight_digits(text: &[u8; 8]) -> Option<u64> {
+    const ZEROS: u64 = 0x3030_3030_3030_3030;
+    const HIGH_HALVES: u64 = 0xf0f0_f0f0_f0f0_f0f0;
+    let bytes = u64::from_le_bytes(*text);
+    // A digit's high half is 3, and stays so when 6 is added.
+    let all = bytes & bytes.wrapping_add(0x0606_0606_0606_0606) & HIGH_HALVES;
+    if all != ZEROS || (bytes | bytes.wrapping_add(0x0606_0606_0606_0606)) & HIGH_HALVES != ZEROS {
+        return None;
+    }
+    let ones = bytes.wrapping_sub(ZEROS);
+    let pairs = ones.wrapping_mul(10).wrapping_add(ones >> 8) & 0x00ff_00ff_00ff_00ff;
+    let fours = pairs.wrapping_mul(100).wrapping_add(pairs >> 16) & 0x0000_ffff_0000_ffff;
+    Some(fours.wrapping_mul(10_000).wrapping_add(fours >> 32) & 0xffff_ffff)
+}
+
+/// Digits only.
+#[inline]
+fn count(text: &[u8]) -> Option<u64> {
+    let (value, length) = digits(text);
+    (length > 0 && length == text.len()).then_some(value)
 }
 
 /// Digits, or digits `.` digits, times 10^`places`; further digits are dropped.
 #[inline]
 fn scaled(text: &[u8], places: u32) -> Option<u64> {
-    let point = text.iter().position(|byte| *byte == b'.');
-    let (whole, fraction) = match point {
-        None => (text, None),
-        Some(point) => (
-            text.get(..point)?,
-            Some(text.get(point.saturating_add(1)..)?),
-        ),
+    let (whole, length) = digits(text);
+    let below = match text.get(length..)?.split_first() {
+        _ if length == 0 => return None,
+        None => 0,
+        Some((b'.', fraction)) => fraction_of(fraction, places)?,
+        Some(_) => return None,
     };
-    if fraction.is_some_and(|digits| digits.is_empty() || !digits.iter().all(u8::is_ascii_digit)) {
+    whole.checked_mul(10_u64.pow(places))?.checked_add(below)
+}
+
+/// The digits behind a point, as so many places.
+fn fraction_of(fraction: &[u8], places: u32) -> Option<u64> {
+    if fraction.is_empty() || !fraction.iter().all(u8::is_ascii_digit) {
         return None;
     }
-    let mut value = count(whole)?;
-    let mut digits = fraction.unwrap_or_default().iter();
-    for _ in 0..places {
-        let digit = digits.next().map_or(0, |byte| u64::from(byte & 0xf));
-        value = value.checked_mul(10)?.checked_add(digit)?;
-    }
-    Some(value)
+    let mut digits = fraction.iter();
+    let place = |value: u64, _| value * 10 + digits.next().map_or(0, |byte| u64::from(byte & 0xf));
+    Some((0..places).fold(0, place))
 }
 
 /// What options said so far.
@@ -656,12 +721,36 @@ impl Options {
 ///
 /// # Errors
 /// The first fault from left to right; then a burst that takes too long to drain.
-#[inline]
+#[inline(always)]
+#[allow(
+    clippy::inline_always,
+    reason = "the hottest path of all: it saves copying the result"
+)]
 pub fn parse_check<A: Args + ?Sized>(algorithm: Algorithm, args: &A) -> Result<Check, Error> {
-    let [limit, window, now] = CHECK_NUMBERS;
-    let limit = limit.parse(args.get(0).ok_or(Error::Arity)?)?;
-    let window_us = window.parse(args.get(1).ok_or(Error::Arity)?)?;
-    let now = now.parse_now(args.get(2).ok_or(Error::Arity)?)?;
+    let limit = LIMIT.parse(required(args, 0)?)?;
+    let window_us = WINDOW.parse(required(args, 1)?)?;
+    let now = NOW.parse_now(required(args, 2)?)?;
+    let (burst, cost, mode) = match args.get(3) {
+        None => (limit, 1, Mode::Charge),
+        Some(_) => parse_options(algorithm, args, limit)?,
+    };
+    match Policy::new(limit, window_us, burst) {
+        Some(policy) => Ok(Check {
+            policy,
+            now,
+            cost,
+            mode,
+        }),
+        None => Err(Error::BurstTooLong),
+    }
+}
+
+/// Burst, cost and mode, from the fourth argument on.
+fn parse_options<A: Args + ?Sized>(
+    algorithm: Algorithm,
+    args: &A,
+    limit: u64,
+) -> Result<(u64, u64, Mode), Error> {
     let mut options = Options::default();
     let mut at = 3;
     while let Some(got) = args.get(at) {
@@ -673,14 +762,7 @@ pub fn parse_check<A: Args + ?Sized>(algorithm: Algorithm, args: &A) -> Result<C
     if mode == Mode::Partial && cost == 0 {
         return Err(Error::NoPartOfNothing);
     }
-    let policy =
-        Policy::new(limit, window_us, options.burst.unwrap_or(limit)).ok_or(Error::BurstTooLong)?;
-    Ok(Check {
-        policy,
-        now,
-        cost,
-        mode,
-    })
+    Ok((options.burst.unwrap_or(limit), cost, mode))
 }
 
 /// A parsed `RL.MULTI numkeys key … now clause … [mode]`.
@@ -704,7 +786,7 @@ pub struct Clause {
 /// # Errors
 /// The first fault from left to right; one inside a clause names it.
 pub fn parse_multi<A: Args + ?Sized>(args: &A) -> Result<Multi, Error> {
-    let numkeys = NUMKEYS.parse(args.get(0).ok_or(Error::Arity)?)?;
+    let numkeys = NUMKEYS.parse(required(args, 0)?)?;
     let numkeys = usize::try_from(numkeys).unwrap_or(0);
     let now_at = numkeys.saturating_add(1);
     let Some(now) = args.get(now_at) else {
@@ -823,9 +905,9 @@ impl Throttle {
 /// # Errors
 /// The first fault from left to right.
 pub fn parse_throttle<A: Args + ?Sized>(args: &A, with_now: bool) -> Result<Throttle, Error> {
-    let max_burst = MAX_BURST.parse(args.get(0).ok_or(Error::Arity)?)?;
-    let count = COUNT_PER_PERIOD.parse(args.get(1).ok_or(Error::Arity)?)?;
-    let period_us = PERIOD_WHOLE.parse(args.get(2).ok_or(Error::Arity)?)?;
+    let max_burst = MAX_BURST.parse(required(args, 0)?)?;
+    let count = COUNT_PER_PERIOD.parse(required(args, 1)?)?;
+    let period_us = PERIOD_WHOLE.parse(required(args, 2)?)?;
     let cost = args.get(3).map_or(Ok(1), |text| QUANTITY.parse(text))?;
     let now = args.get(4).filter(|_| with_now);
     let now = now.map_or(Ok(Now::Server), |text| NOW.parse_now(text))?;
@@ -841,9 +923,9 @@ pub fn parse_throttle<A: Args + ?Sized>(args: &A, with_now: bool) -> Result<Thro
 /// # Errors
 /// The first fault from left to right.
 pub fn parse_gcra<A: Args + ?Sized>(args: &A) -> Result<Throttle, Error> {
-    let max_burst = MAX_BURST.parse(args.get(0).ok_or(Error::Arity)?)?;
-    let count = TOKENS_PER_PERIOD.parse(args.get(1).ok_or(Error::Arity)?)?;
-    let period_us = PERIOD.parse(args.get(2).ok_or(Error::Arity)?)?;
+    let max_burst = MAX_BURST.parse(required(args, 0)?)?;
+    let count = TOKENS_PER_PERIOD.parse(required(args, 1)?)?;
+    let period_us = PERIOD.parse(required(args, 2)?)?;
     let mut options = Options::default();
     let mut at = 3;
     while let Some(got) = args.get(at) {
