@@ -21,7 +21,7 @@ setup: ## install what is missing (a server, clang)
 build: setup ## build the module, target/release/libredis_rl.so
 	cargo build --release
 
-run: build server ## build, then run a server with the module in the foreground
+run: port build server ## build, then run a server with the module in the foreground
 	@echo
 	@echo 'In another terminal, ten per second and key:'
 	@echo
@@ -51,6 +51,12 @@ docs: ## build the API documentation; a broken link is an error
 
 clean: ## remove what was built
 	cargo clean
+
+# Told before a build of minutes, not after it. A server that is not Redis is found by the server itself.
+.PHONY: port
+port: setup
+	@! $(REDIS_CLI) -p $(PORT) PING >/dev/null 2>&1 || \
+	  { echo 'port $(PORT) is taken by a running server: stop it, or take another, as in `make run PORT=6380`' >&2; exit 1; }
 
 # No server, no tests: a suite that skips them would look green.
 .PHONY: server
