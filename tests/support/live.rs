@@ -135,25 +135,6 @@ pub fn charge_in_band(client: &mut Client, key: &str, line: &str) -> [i64; 5] {
     reply
 }
 
-/// A state for each algorithm that exercises more than a fresh one: a debt, a second window, a policy of microseconds.
-/// All at test-clock times around 100 s; the last is the key's next call.
-pub fn fill(client: &mut Client, key: &str, command: &str) {
-    let burst = if has_burst(command) { "BURST 9" } else { "" };
-    for line in [
-        format!("{command} {key} 10 60000.007 61000.5 {burst} COST 3"),
-        format!("{command} {key} 10 60000.007 99000.25 COST 2 {burst}"),
-        format!("{command} {key} 10 60000.007 100000.125 {burst}"),
-    ] {
-        assert_eq!(rl(client, &line)[0], 1, "{line}");
-    }
-}
-
-/// A call on a key that [`fill`] made, that changes nothing.
-pub fn peek(command: &str, key: &str) -> String {
-    let burst = if has_burst(command) { "BURST 9" } else { "" };
-    format!("{command} {key} 10 60000.007 100001.5 {burst} COST 7 PEEK")
-}
-
 /// Everything a key must keep: its bytes and what it answers.
 #[derive(Debug, PartialEq)]
 pub struct Kept {
@@ -297,4 +278,138 @@ pub fn rewrite_aof(server: &Server) {
 pub fn clock_stands_still(server: &Server) -> bool {
     let (name, version) = server.version();
     name == "valkey" || version >= (7, 2, 0)
+}
+
+/// A limiter of a test: its key, a call on it that changes nothing, and one that charges whatever fits.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    pub key: String,
+    pub peek: String,
+    pub charge: String,
+}
+
+impl Sample {
+    fn new(key: &str, call: &str) -> Sample {
+        Sample {
+            key: key.to_string(),
+            peek: format!("{call} PEEK"),
+            charge: format!("{call} FORCE"),
+        }
+    }
+}
+
+/// Limiters of every algorithm and of every kind of state: small, wide, in debt, in their second window, under a
+/// changed policy; and logs from one entry to thousands.
+pub fn populate(client: &mut Client) -> Vec<Sample> {
+    let mut samples = Vec::new();
+    for command in COMMANDS {
+        let name = command[3..].to_lowercase();
+        let burst = if has_burst(command) { "BURST 9" } else { "" };
+        let mut add = |client: &mut Client, kind: &str, calls: &[&str], peek: &str| {
+            let key = format!("{name}:{kind}");
+            for call in calls {
+                let line = format!("{command} {key} {call} {burst}");
+                let allowed = rl(client, &line)[0];
+                assert!(allowed > 0 || call.contains("COST 0"), "{line}");
+            }
+            samples.push(Sample::new(
+                &key,
+                &format!("{command} {key} {peek} {burst}"),
+            ));
+        };
+        add(client, "one", &["10 86400000 5"], "10 86400000 6 COST 9");
+        add(
+            client,
+            "two-windows",
+            &[
+                "10 60000.007 61000.5 COST 3",
+                "10 60000.007 99000.25 COST 2",
+                "10 60000.007 121000.125",
+            ],
+            "10 60000.007 121001.5 COST 5",
+        );
+        add(
+            client,
+            "debt",
+            &["7 86400000 1700000000000.001 COST 70001 FORCE"],
+            "7 86400000 1700000000000.002",
+        );
+        add(
+            client,
+            "changed",
+            &[
+                "7 86400013.001 1700000000000.001 COST 3",
+                "11 86400017.007 1700000000001.003 COST 2",
+                "13 90000000 1700000000001.01",
+            ],
+            "17 90000001 1700000000002.004 COST 3",
+        );
+        add(
+            client,
+            "wide",
+            &[
+                "9007199254740991 31557600000 1700000000000.123 COST 8007199254740991 FORCE",
+                "9007199254740991 31557600000 1700000000000.124 COST 9007199254740 FORCE",
+            ],
+            "9007199254740991 31557600000 1700000000000.125",
+        );
+    }
+    for entries in [3, 100, 5000] {
+        samples.push(long_log(client, &format!("log:{entries}"), entries));
+    }
+    samples
+}
+
+/// A log of so many entries, at microseconds and with costs of all sizes.
+pub fn long_log(client: &mut Client, key: &str, entries: u64) -> Sample {
+    let policy = format!("RL.SLIDINGLOG {key} 9007199254740991 2592000000");
+    let mut now_us: u64 = 1_700_000_000_000_000;
+    let calls: Vec<Vec<String>> = (0..entries)
+        .map(|i| {
+            now_us += 1 + i % 3 + if i % 97 == 0 { 3_600_000_017 } else { i % 1013 };
+            let cost = (i % 61 + 1) << (i % 35);
+            let line = format!(
+                "{policy} {}.{:03} COST {cost}",
+                now_us / 1000,
+                now_us % 1000
+            );
+            line.split(' ').map(str::to_string).collect()
+        })
+        .collect();
+    for reply in client.pipeline(&calls).expect("the server answers") {
+        assert_eq!(five(&reply)[0], 1);
+    }
+    let late_ms = now_us / 1000 + 2_591_000_000;
+    Sample::new(key, &format!("{policy} {late_ms} COST 900719925474099"))
+}
+
+impl Kept {
+    /// What all of them keep, by key.
+    pub fn all(client: &mut Client, samples: &[Sample]) -> Vec<(String, Kept)> {
+        samples
+            .iter()
+            .map(|sample| {
+                (
+                    sample.key.clone(),
+                    Kept::of(client, &sample.key, &sample.peek),
+                )
+            })
+            .collect()
+    }
+}
+
+/// When each of them expires.
+pub fn expiries(client: &mut Client, samples: &[Sample]) -> Vec<i64> {
+    samples
+        .iter()
+        .map(|sample| int(client, &format!("PEXPIRETIME {}", sample.key)))
+        .collect()
+}
+
+/// What all of them answer to one more unit, charged whatever fits.
+pub fn charge_all(client: &mut Client, samples: &[Sample]) -> Vec<[i64; 5]> {
+    samples
+        .iter()
+        .map(|sample| rl(client, &sample.charge))
+        .collect()
 }
