@@ -39,6 +39,21 @@ const NOT_TIMES: &[&str] = &[
     "**", "nan", "inf", "1,5", "5.-1", "5.+1",
 ];
 
+const NOT_WINDOWS: &[&str] = &[
+    "0",
+    "0.0",
+    "0.0009",
+    "3155760000000.001",
+    "3155760000001",
+    "*",
+    "18446744073709551616",
+];
+const NOT_NOWS: &[&str] = &[
+    "9007199254740.992",
+    "9007199254741",
+    "18446744073709551.616",
+];
+
 fn both() -> (Server, [Client; 2]) {
     let server = Server::start();
     let clients = [server.raw(Protocol::Resp2), server.raw(Protocol::Resp3)];
@@ -68,42 +83,24 @@ fn a_number_that_is_none_or_out_of_range_is_named_with_its_range() {
         let key = format!("{command}:live");
         rl(&mut two, &format!("{command} {key} 10 1000 5 COST 2"));
         let before = dump(&mut two, &key);
-        // The place of the argument, its name, its range, and wrong values beyond the usual ones.
-        let mut table: Vec<(usize, &str, &str, &[&str], &[&str])> = vec![
-            (2, "limit", UNITS, NOT_COUNTS, &["0", "000"]),
-            (
-                3,
-                "window",
-                WINDOWS,
-                NOT_TIMES,
-                &[
-                    "0",
-                    "0.0",
-                    "0.0009",
-                    "3155760000000.001",
-                    "3155760000001",
-                    "*",
-                    "18446744073709551616",
-                ],
-            ),
-            (
-                4,
-                "now",
-                NOWS,
-                NOT_TIMES,
-                &[
-                    "9007199254740.992",
-                    "9007199254741",
-                    "18446744073709551.616",
-                ],
-            ),
-            (6, "cost", COSTS, NOT_COUNTS, &[]),
+        // The place of the argument, its name, its range, and wrong values: the usual ones, and more.
+        type Row = (
+            usize,
+            &'static str,
+            &'static str,
+            [&'static [&'static str]; 2],
+        );
+        let mut table: Vec<Row> = vec![
+            (2, "limit", UNITS, [NOT_COUNTS, &["0", "000"]]),
+            (3, "window", WINDOWS, [NOT_TIMES, NOT_WINDOWS]),
+            (4, "now", NOWS, [NOT_TIMES, NOT_NOWS]),
+            (6, "cost", COSTS, [NOT_COUNTS, &[]]),
         ];
         if has_burst(command) {
-            table.push((8, "burst", UNITS, NOT_COUNTS, &["0"]));
+            table.push((8, "burst", UNITS, [NOT_COUNTS, &["0"]]));
         }
-        for (place, name, range, usual, more) in table {
-            for bad in usual.iter().chain(more) {
+        for (place, name, range, bad) in table {
+            for bad in bad.concat() {
                 for key in [key.as_str(), "missing"] {
                     let mut args = vec![command, key, "10", "1000", "5", "COST", "1"];
                     if has_burst(command) {

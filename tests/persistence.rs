@@ -603,7 +603,8 @@ fn a_damaged_value_is_refused_or_sound() {
             // The first byte is the server's own: the type of value.
             let mut hostile: Vec<Vec<u8>> = mutations(value, 1).collect();
             hostile.extend((1..value.len()).map(|length| value[..length].to_vec()));
-            for at in 1..=value.len() {
+            // A long value is much alike along its way.
+            for at in (1..=value.len()).step_by(1 + value.len() / 200) {
                 for byte in [0, 1, 0x7f, 0x80, 0xff] {
                     let mut longer = value.clone();
                     longer.insert(at, byte);
