@@ -454,6 +454,23 @@ fn rl_restore_takes_an_encoding_and_nothing_else() {
     }
 }
 
+/// There is no version 0, whatever brings it.
+#[test]
+fn an_encoding_that_never_was_is_refused() {
+    let server = uncompressed();
+    let mut client = client(&server);
+    for sample in short_samples(&mut client) {
+        let payload = Payload::of(&dump(&mut client, &sample.key).unwrap());
+        let content = payload.content();
+        let reply = rl_restore(&mut client, "new", "0", content);
+        assert!(reply.error().is_some(), "{reply:?}");
+        let mut value = payload.value.clone();
+        value[9] = 0;
+        let reply = restore(&mut client, "new", &["0"], &payload.with(&value));
+        assert!(reply.error().is_some(), "{}: {reply:?}", sample.key);
+    }
+}
+
 /// A version newer than this module's is told in the server's log, where RESTORE has no words for it.
 #[test]
 fn a_newer_encoding_is_refused() {
