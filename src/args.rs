@@ -582,7 +582,7 @@ impl Number {
 /// bits cannot hold is [`u64::MAX`], which is out of every range.
 #[inline]
 fn digits(text: &[u8]) -> (u64, usize) {
-    let (mut value, mut length) = match text.first_chunk().and_then(eight_digits) {
+    let (mut value, mut length) = match text.first_chunk().copied().and_then(eight_digits) {
         Some(value) => (value, 8),
         None => (0, 0),
     };
@@ -620,10 +620,10 @@ fn more_digits(text: &[u8], mut value: u64, mut length: usize) -> (u64, usize) {
 
 /// Eight digits at once, in three steps: pairs, then fours, then all. `None` if one is not a digit.
 #[inline]
-fn eight_digits(text: &[u8; 8]) -> Option<u64> {
+fn eight_digits(text: [u8; 8]) -> Option<u64> {
     const ZEROS: u64 = 0x3030_3030_3030_3030;
     const HIGH_HALVES: u64 = 0xf0f0_f0f0_f0f0_f0f0;
-    let bytes = u64::from_le_bytes(*text);
+    let bytes = u64::from_le_bytes(text);
     // A digit's high half is 3, and stays so when 6 is added.
     let all = bytes & bytes.wrapping_add(0x0606_0606_0606_0606) & HIGH_HALVES;
     if all != ZEROS || (bytes | bytes.wrapping_add(0x0606_0606_0606_0606)) & HIGH_HALVES != ZEROS {

@@ -105,14 +105,14 @@ fn bucket_body<const A: u8>(bytes: &mut Vec<u8>, state: &State, bucket: &Bucket<
 /// # Errors
 /// A [`Refusal`] for bytes that [`encode`] did not make, or that a newer version did.
 pub fn decode(version: u32, mut bytes: &[u8]) -> Result<State, Refusal> {
-    if version > VERSION {
-        return Err(Refusal::NewerVersion(version));
-    }
-    let state = read_state(&mut bytes).ok_or(Refusal::Damaged)?;
-    if bytes.is_empty() {
-        Ok(state)
-    } else {
-        Err(Refusal::Damaged)
+    let state = match version {
+        VERSION => read_state(&mut bytes),
+        1.. => return Err(Refusal::NewerVersion(version)),
+        0 => None,
+    };
+    match state {
+        Some(state) if bytes.is_empty() => Ok(state),
+        _ => Err(Refusal::Damaged),
     }
 }
 

@@ -80,7 +80,6 @@ fn read_argument(name: &[u8], value: Option<&[u8]>) -> Result<(), String> {
     Ok(())
 }
 
-#[expect(clippy::cast_possible_wrap, reason = "flags")]
 fn register(context: Context) -> Option<()> {
     for (number, place) in NUMBERS {
         let name = CString::new(number.name).ok()?;

@@ -34,9 +34,7 @@ fn inspect(context: Context, argv: Argv<'_>) -> Result<Option<Inspection>, Failu
     };
     let time = Time::of(context, args::NOW.parse_now(now)?)?;
     let handle = Handle::open_to_read(context, key);
-    Ok(keyspace::with_state(&handle, |state| {
-        state.inspect(time.us)
-    })?)
+    keyspace::with_state(&handle, |state| state.inspect(time.us))
 }
 
 fn reply(context: Context, inspection: &Inspection) -> c_int {
