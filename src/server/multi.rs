@@ -3,13 +3,14 @@
 use std::ffi::c_int;
 
 use redis_module::raw;
+use smallvec::SmallVec;
 
 use super::api::{Argv, Context, Handle, Text};
 use super::check::{self, wire};
 use super::clock::Time;
 use super::failure::Failure;
 use super::keyspace::{self, Slot};
-use crate::args::{self, Clause};
+use crate::args::{self, Clause, Clauses};
 use crate::limit::{
     Algorithm, Call, Decision, Fixed, Gcra, Limiter, Mode, Retry, SlidingCounter, SlidingLog, Token,
 };
@@ -22,45 +23,50 @@ pub unsafe extern "C" fn command(
     let context = Context(ctx);
     // SAFETY: the server hands over its arguments for the time of the call.
     let argv = unsafe { Argv::new(argv, argc) };
-    match multi(context, argv) {
-        Ok(decisions) => reply(context, &decisions),
+    let mut limits = Limits::new();
+    match multi(context, argv, &mut limits) {
+        Ok(()) => reply(context, &limits),
         Err(failure) => failure.reply(context),
     }
 }
 
-/// A key with its clause, and how the clause's algorithm is worked.
+/// A key with its clause, and what becomes of it.
 struct Limit {
     key: Text,
     handle: Handle,
     call: Call,
     steps: &'static Steps,
+    decision: Decision,
 }
+
+/// The limits of a call, in order.
+type Limits = SmallVec<[Limit; 4]>;
 
 /// One algorithm's part in a call of several.
 struct Steps {
-    fits_key: fn(&Handle) -> Result<(), Failure>,
     decide: fn(&Handle, &Call) -> Result<Decision, Failure>,
-    charge: fn(Context, &Limit, &Decision) -> Result<(), Failure>,
-    note: fn(Context, Text, &Call, &Decision),
+    charge: fn(Context, &Limit),
+    note: fn(Context, &Limit),
+    fits_key: fn(&Handle) -> Result<(), Failure>,
 }
 
 const fn steps<L: Limiter>() -> Steps {
     Steps {
-        fits_key: |handle| Slot::<L>::new(handle).map(|_| ()),
         decide: |handle, call| Slot::<L>::new(handle)?.decide(call),
-        charge: |context, limit, decision| {
-            if let Some(charge) = decision.charge {
-                Slot::<L>::new(&limit.handle)?.charge(charge);
+        charge: |context, limit| {
+            if let (Some(charge), Ok(slot)) = (limit.decision.charge, Slot::<L>::new(&limit.handle))
+            {
+                slot.charge(charge);
                 keyspace::charged(
                     context,
                     limit.key,
                     &limit.handle,
-                    decision.verdict.reset_after_us,
+                    limit.decision.verdict.reset_after_us,
                 );
             }
-            Ok(())
         },
-        note: check::note::<L>,
+        note: |context, limit| check::note::<L>(context, limit.key, &limit.call, &limit.decision),
+        fits_key: |handle| Slot::<L>::new(handle).map(|_| ()),
     }
 }
 
@@ -74,91 +80,103 @@ const fn steps_of(algorithm: Algorithm) -> &'static Steps {
     }
 }
 
-fn multi(context: Context, argv: Argv<'_>) -> Result<Vec<Decision>, Failure> {
-    let multi = args::parse_multi(&argv.from(1))?;
-    let time = Time::of(context, multi.now)?;
-    let keys = argv.from(2).all();
-    let limits: Vec<Limit> = multi
-        .clauses
-        .iter()
-        .zip(keys)
-        .map(
-            |(
-                &Clause {
-                    algorithm,
-                    policy,
-                    cost,
-                },
-                &key,
-            )| Limit {
+fn multi(context: Context, argv: Argv<'_>, limits: &mut Limits) -> Result<(), Failure> {
+    let mut clauses = Clauses::new();
+    let (now, mode) = args::parse_multi(&argv.from(1), &mut clauses)?;
+    let time = Time::of(context, now)?;
+    for (clause, &key) in clauses.iter().zip(argv.from(FIRST_KEY).all()) {
+        let &Clause {
+            algorithm,
+            policy,
+            cost,
+        } = clause;
+        let steps = steps_of(algorithm);
+        let handle = Handle::open(context, key);
+        let call = Call {
+            policy,
+            now_us: time.us,
+            cost,
+            mode,
+        };
+        match (steps.decide)(&handle, &call) {
+            Ok(decision) => limits.push(Limit {
                 key,
-                handle: Handle::open(context, key),
-                call: Call {
-                    policy,
-                    now_us: time.us,
-                    cost,
-                    mode: multi.mode,
-                },
-                steps: steps_of(algorithm),
-            },
-        )
-        .collect();
-    in_clauses(&limits, |limit| (limit.steps.fits_key)(&limit.handle))?;
-    let decisions = in_clauses(&limits, |limit| {
-        (limit.steps.decide)(&limit.handle, &limit.call)
-    })?;
-    if multi.mode == Mode::Charge
-        && decisions
-            .iter()
-            .any(|decision| decision.verdict.allowed == 0)
-    {
-        for (limit, decision) in limits.iter().zip(&decisions) {
-            if decision.verdict.allowed == 0 {
-                (limit.steps.note)(context, limit.key, &limit.call, decision);
+                handle,
+                call,
+                steps,
+                decision,
+            }),
+            Err(failure) => {
+                drop(handle);
+                return Err(first_failure(
+                    context,
+                    argv,
+                    &clauses,
+                    limits.len(),
+                    failure,
+                ));
             }
         }
-        // Nothing is charged: each limiter is as a look finds it.
-        return in_clauses(&limits, |limit| {
-            (limit.steps.decide)(
+    }
+    let denied = |limit: &Limit| limit.decision.verdict.allowed == 0;
+    if mode == Mode::Charge && limits.iter().any(denied) {
+        for limit in limits.iter_mut() {
+            if denied(limit) {
+                (limit.steps.note)(context, limit);
+            }
+            // Nothing is charged: each limiter is as a look finds it.
+            limit.decision = (limit.steps.decide)(
                 &limit.handle,
                 &Call {
                     mode: Mode::Peek,
                     ..limit.call
                 },
-            )
-        });
+            )?;
+        }
+        return Ok(());
     }
-    for (limit, decision) in limits.iter().zip(&decisions) {
-        (limit.steps.charge)(context, limit, decision)?;
-        (limit.steps.note)(context, limit.key, &limit.call, decision);
+    for limit in limits.iter() {
+        (limit.steps.charge)(context, limit);
+        (limit.steps.note)(context, limit);
     }
-    if decisions.iter().any(|decision| decision.charge.is_some()) {
-        time.replicate(context, argv, keys_end(decisions.len()));
+    if limits.iter().any(|limit| limit.decision.charge.is_some()) {
+        time.replicate(context, argv, FIRST_KEY.saturating_add(limits.len()));
     }
-    Ok(decisions)
+    Ok(())
 }
 
-/// `RL.MULTI numkeys key …`: where the keys end, and `now` stands.
-const fn keys_end(numkeys: usize) -> usize {
-    numkeys.saturating_add(2)
+/// `RL.MULTI numkeys key … now …`
+const FIRST_KEY: usize = 2;
+
+/// The failure to be told where the clause at `failed` has one: a key of a wrong type goes before
+/// a debt that is too large, wherever it stands.
+#[cold]
+fn first_failure(
+    context: Context,
+    argv: Argv<'_>,
+    clauses: &[Clause],
+    failed: usize,
+    failure: Failure,
+) -> Failure {
+    let mut first = (failed, failure);
+    if matches!(first.1, Failure::Debt) {
+        let keys = argv.from(FIRST_KEY).all();
+        for (index, (clause, &key)) in clauses.iter().zip(keys).enumerate().skip(failed) {
+            if let Err(failure) = (steps_of(clause.algorithm).fits_key)(&Handle::open(context, key))
+            {
+                first = (index, failure);
+                break;
+            }
+        }
+    }
+    Failure::InClause {
+        number: first.0.saturating_add(1),
+        failure: Box::new(first.1),
+    }
 }
 
-/// Does `step` for each clause in turn; a failure names the clause.
-fn in_clauses<T>(
-    limits: &[Limit],
-    step: impl Fn(&Limit) -> Result<T, Failure>,
-) -> Result<Vec<T>, Failure> {
-    let numbered = |(index, limit): (usize, &Limit)| {
-        step(limit).map_err(|failure| Failure::InClause {
-            number: index.saturating_add(1),
-            failure: Box::new(failure),
-        })
-    };
-    limits.iter().enumerate().map(numbered).collect()
-}
-
-fn reply(context: Context, decisions: &[Decision]) -> c_int {
-    let verdicts = || decisions.iter().map(|decision| &decision.verdict);
+fn reply(context: Context, limits: &Limits) -> c_int {
+    let verdicts = || limits.iter().map(|limit| &limit.decision.verdict);
     let allowed = verdicts().all(|verdict| verdict.allowed > 0);
     let never = verdicts().any(|verdict| verdict.retry == Retry::Never);
     let longest = verdicts()
@@ -168,7 +186,7 @@ fn reply(context: Context, decisions: &[Decision]) -> c_int {
     context.reply_array(3);
     context.reply_integer(i64::from(allowed));
     context.reply_integer(if never { -1 } else { longest });
-    context.reply_array(decisions.len());
+    context.reply_array(limits.len());
     for verdict in verdicts() {
         context.reply_integers(&wire(verdict));
     }
