@@ -46,7 +46,7 @@ fn check<L: Limiter>(context: Context, argv: Argv<'_>) -> Result<Verdict, Failur
         mode: check.mode,
     };
     let decision = judge::<L>(context, key, &call)?;
-    if decision.charge.is_some() {
+    if decision.units.is_some() {
         time.replicate(context, argv, NOW_INDEX);
     }
     Ok(decision.verdict)
@@ -58,7 +58,7 @@ pub fn judge<L: Limiter>(context: Context, key: Text, call: &Call) -> Result<Dec
     let handle = Handle::open(context, key);
     let slot = Slot::<L>::new(&handle)?;
     let decision = slot.decide(call)?;
-    if let Some(charge) = decision.charge {
+    if let Some(charge) = decision.charge(call) {
         slot.charge(charge);
         keyspace::charged(context, key, &handle, decision.verdict.reset_after_us);
     }
@@ -70,7 +70,7 @@ pub fn judge<L: Limiter>(context: Context, key: Text, call: &Call) -> Result<Dec
 #[inline]
 pub fn note<L: Limiter>(context: Context, key: Text, call: &Call, decision: &Decision) {
     stats::of(L::ALGORITHM).decided(call, decision);
-    if decision.charge.is_some() {
+    if decision.units.is_some() {
         denials::allowed(context, key);
     } else if decision.verdict.allowed == 0 && call.mode != Mode::Peek && call.cost > 0 {
         denials::denied(context, key);

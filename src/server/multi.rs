@@ -54,8 +54,10 @@ const fn steps<L: Limiter>() -> Steps {
     Steps {
         decide: |handle, call| Slot::<L>::new(handle)?.decide(call),
         charge: |context, limit| {
-            if let (Some(charge), Ok(slot)) = (limit.decision.charge, Slot::<L>::new(&limit.handle))
-            {
+            if let (Some(charge), Ok(slot)) = (
+                limit.decision.charge(&limit.call),
+                Slot::<L>::new(&limit.handle),
+            ) {
                 slot.charge(charge);
                 keyspace::charged(
                     context,
@@ -139,7 +141,7 @@ fn multi(context: Context, argv: Argv<'_>, limits: &mut Limits) -> Result<(), Fa
         (limit.steps.charge)(context, limit);
         (limit.steps.note)(context, limit);
     }
-    if limits.iter().any(|limit| limit.decision.charge.is_some()) {
+    if limits.iter().any(|limit| limit.decision.units.is_some()) {
         time.replicate(context, argv, FIRST_KEY.saturating_add(limits.len()));
     }
     Ok(())
