@@ -559,9 +559,9 @@ impl Number {
     pub fn parse(&'static self, text: &[u8]) -> Result<u64, Error> {
         let value = match self.unit {
             Unit::Count => count(text),
-            Unit::Milliseconds | Unit::Instant => scaled(text, 3),
+            Unit::Milliseconds | Unit::Instant => scaled::<3>(text),
             Unit::WholeSeconds => count(text).and_then(|seconds| seconds.checked_mul(1_000_000)),
-            Unit::Seconds => scaled(text, 6),
+            Unit::Seconds => scaled::<6>(text),
         };
         match value {
             Some(value) if value >= self.min && value <= self.max => Ok(value),
@@ -653,20 +653,22 @@ fn count(text: &[u8]) -> Option<u64> {
     (length > 0 && length == text.len()).then_some(value)
 }
 
-/// Digits, or digits `.` digits, times 10^`places`; further digits are dropped.
+/// Digits, or digits `.` digits, times 10^`PLACES`; further digits are dropped.
 #[inline]
-fn scaled(text: &[u8], places: u32) -> Option<u64> {
+fn scaled<const PLACES: u32>(text: &[u8]) -> Option<u64> {
+    let scale = const { 10_u64.pow(PLACES) };
     let (whole, length) = digits(text);
     let below = match text.get(length..)?.split_first() {
         _ if length == 0 => return None,
         None => 0,
-        Some((b'.', fraction)) => fraction_of(fraction, places)?,
+        Some((b'.', fraction)) => fraction_of(fraction, PLACES)?,
         Some(_) => return None,
     };
-    whole.checked_mul(10_u64.pow(places))?.checked_add(below)
+    whole.checked_mul(scale)?.checked_add(below)
 }
 
 /// The digits behind a point, as so many places.
+#[cold]
 fn fraction_of(fraction: &[u8], places: u32) -> Option<u64> {
     if fraction.is_empty() || !fraction.iter().all(u8::is_ascii_digit) {
         return None;

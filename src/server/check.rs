@@ -53,7 +53,11 @@ fn check<L: Limiter>(context: Context, argv: Argv<'_>) -> Result<Verdict, Failur
 }
 
 /// Decides a call on a key and charges it. Replicating a charge is left to the caller.
-#[inline]
+#[inline(always)]
+#[allow(
+    clippy::inline_always,
+    reason = "the hottest path of all: it saves copying the decision"
+)]
 pub fn judge<L: Limiter>(context: Context, key: Text, call: &Call) -> Result<Decision, Failure> {
     let handle = Handle::open(context, key);
     let slot = Slot::<L>::new(&handle)?;
