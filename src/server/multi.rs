@@ -4,9 +4,10 @@ use std::ffi::c_int;
 
 use redis_module::raw;
 
-use super::api::{Argv, Context, Handle, Text};
+use super::api::{Argv, Context, Handle, OK, Text};
 use super::check::{self, wire};
 use super::clock::Time;
+use super::commands;
 use super::failure::Failure;
 use super::keyspace::{self, Slot};
 use crate::args::{self, Clause};
@@ -22,6 +23,13 @@ pub unsafe extern "C" fn command(
     let context = Context(ctx);
     // SAFETY: the server hands over its arguments for the time of the call.
     let argv = unsafe { Argv::new(argv, argc) };
+    if context.is_keys_request() {
+        for index in args::multi_keys(&argv.from(1)) {
+            // The command's name comes before all.
+            context.key_at(index.saturating_add(1), commands::CHARGE);
+        }
+        return OK;
+    }
     match multi(context, argv) {
         Ok(decisions) => reply(context, &decisions),
         Err(failure) => failure.reply(context),
@@ -172,5 +180,5 @@ fn reply(context: Context, decisions: &[Decision]) -> c_int {
     for verdict in verdicts() {
         context.reply_integers(&wire(verdict));
     }
-    super::api::OK
+    OK
 }
