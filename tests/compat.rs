@@ -462,3 +462,34 @@ fn a_typed_client_reads_the_reply() {
         assert_eq!(reply, (false, 16, 15, -1, 2), "{name}");
     }
 }
+
+/// The published client of redis-cell for Rust, unchanged.
+#[test]
+fn redis_cell_rs_works() {
+    use redis_cell_rs::{Cmd, Key, Policy, Verdict};
+    use std::time::Duration;
+    let server = Server::start();
+    let mut client = server.connect();
+    let period = Duration::from_secs(1_000_000);
+    let policy = Policy::from_tokens_per_period(1, period).max_burst(4);
+    let mut ask = |policy: &Policy| -> Verdict {
+        redis::Cmd::from(Cmd::new(&Key::from("user123"), policy))
+            .query(&mut client)
+            .unwrap()
+    };
+    for (left, reset_after) in [(4, 1_000_000), (3, 2_000_000)] {
+        let Verdict::Allowed(allowed) = ask(&policy) else {
+            panic!("blocked")
+        };
+        assert_eq!((allowed.total, allowed.remaining), (5, left));
+        assert_eq!(allowed.reset_after, reset_after);
+    }
+    let Verdict::Blocked(blocked) = ask(&policy.apply_tokens(4)) else {
+        panic!("allowed")
+    };
+    assert_eq!((blocked.total, blocked.remaining), (5, 3));
+    assert_eq!(
+        (blocked.retry_after, blocked.reset_after),
+        (1_000_000, 2_000_000)
+    );
+}

@@ -10,6 +10,7 @@ use super::clock::Time;
 use super::commands;
 use super::failure::Failure;
 use super::keyspace::{self, Slot};
+use super::stats;
 use crate::args::{self, Clause};
 use crate::limit::{
     Algorithm, Call, Decision, Fixed, Gcra, Limiter, Mode, Retry, SlidingCounter, SlidingLog, Token,
@@ -40,6 +41,7 @@ pub unsafe extern "C" fn command(
 struct Limit {
     key: Text,
     handle: Handle,
+    algorithm: Algorithm,
     call: Call,
     steps: &'static Steps,
 }
@@ -101,6 +103,7 @@ fn multi(context: Context, argv: Argv<'_>) -> Result<Vec<Decision>, Failure> {
             )| Limit {
                 key,
                 handle: Handle::open(context, key),
+                algorithm,
                 call: Call {
                     policy,
                     now_us: time.us,
@@ -157,9 +160,12 @@ fn in_clauses<T>(
     step: impl Fn(&Limit) -> Result<T, Failure>,
 ) -> Result<Vec<T>, Failure> {
     let numbered = |(index, limit): (usize, &Limit)| {
-        step(limit).map_err(|failure| Failure::InClause {
-            number: index.saturating_add(1),
-            failure: Box::new(failure),
+        step(limit).map_err(|failure| {
+            stats::of(limit.algorithm).errors.add(1);
+            Failure::InClause {
+                number: index.saturating_add(1),
+                failure: Box::new(failure),
+            }
         })
     };
     limits.iter().enumerate().map(numbered).collect()
