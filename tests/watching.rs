@@ -29,7 +29,7 @@ fn name(command: &str) -> String {
 
 /// The counts of one algorithm, in the order of [`FIELDS`].
 fn counts(server: &Server, command: &str) -> [i64; 8] {
-    FIELDS.map(|field| info_number(server, &format!("{}_{field}", name(command))))
+    FIELDS.map(|field| info_number(server, &format!("ratelimit_{}_{field}", name(command))))
 }
 
 fn live(server: &Server) -> [i64; 5] {
