@@ -848,6 +848,20 @@ fn no_clause<A: Args + ?Sized>(args: &A, at: usize, numkeys: usize, clauses: usi
     }
 }
 
+/// Where the keys of `RL.MULTI` stand behind its name; nowhere if they cannot be told, which is an
+/// error of [`parse_multi`], too.
+pub fn multi_keys<A: Args + ?Sized>(args: &A) -> std::ops::Range<usize> {
+    let numkeys = args.get(0).and_then(|text| NUMKEYS.parse(text).ok());
+    let end = numkeys
+        .and_then(|numkeys| usize::try_from(numkeys).ok())
+        .map_or(1, |numkeys| numkeys.saturating_add(1));
+    if args.get(end).is_some() {
+        1..end
+    } else {
+        1..1
+    }
+}
+
 fn mode_named(word: &[u8]) -> Option<(Mode, &'static str)> {
     MULTI_MODES.iter().find_map(|row| match row.choice {
         Choice::Mode(mode) if row.word.as_bytes().eq_ignore_ascii_case(word) => {

@@ -3,27 +3,14 @@
 mod support;
 
 use support::live::{
-    COMMANDS, Kept, MARGIN_MS, Monitor, Sample, aof_calls, aof_file, charge_all, dump, error,
-    expiries, info_number, int, ok, populate, rewrite_aof, rl, run, time_ms, wait_until,
+    COMMANDS, Kept, MARGIN_MS, Monitor, Sample, aof_calls, aof_file, assert_told, charge_all, dump,
+    error, expiries, info_number, int, ok, populate, rewrite_aof, rl, run, time_ms, wait_until,
 };
 use support::resp::{Client, Protocol, Value};
 use support::{Server, Shutdown};
 
 fn client(server: &Server) -> Client {
     server.raw(Protocol::Resp2)
-}
-
-/// A `*` resolved: between two instants of the server's clock, written as an argument.
-fn is_resolved(text: &str, before_ms: i64, after_ms: i64) -> bool {
-    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
-    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    let Ok(whole_ms) = whole.parse::<i64>() else {
-        return false;
-    };
-    digits(whole)
-        && digits(fraction)
-        && fraction.len() <= 3
-        && (before_ms..=after_ms).contains(&whole_ms)
 }
 
 /// Calls that charge and how they are told on: as they are, but for a `*`, here `@`.
@@ -42,23 +29,6 @@ fn charging_calls(command: &str) -> Vec<String> {
         format!("{command} {command}:b 10 1000000 *"),
         format!("{lower} {command}:b 10 1000000 *{burst} PARTIAL COST 3"),
     ]
-}
-
-/// Asserts that `told` is `sent`, with each `*` resolved to a time between the two.
-fn assert_told(told: &[String], sent: &[String], before_ms: i64, after_ms: i64) {
-    assert_eq!(told.len(), sent.len(), "{told:?}\n{sent:?}");
-    for (told, sent) in told.iter().zip(sent) {
-        let words: Vec<&str> = told.split(' ').collect();
-        let want: Vec<&str> = sent.split(' ').collect();
-        assert_eq!(words.len(), want.len(), "{told} for {sent}");
-        for (word, want) in words.iter().zip(want) {
-            if want == "*" {
-                assert!(is_resolved(word, before_ms, after_ms), "{told} for {sent}");
-            } else {
-                assert_eq!(*word, want, "{told} for {sent}");
-            }
-        }
-    }
 }
 
 /// Only the calls of this module.

@@ -6,8 +6,8 @@ mod support;
 use std::time::Duration;
 
 use support::Server;
-use support::live::{COMMANDS, aof_file, dump, error, info_number, int, ok, rl, run};
-use support::resp::{Client, Protocol, Value, latin1};
+use support::live::{COMMANDS, Events, aof_file, dump, error, info_number, int, ok, rl, run};
+use support::resp::{Client, Protocol, Value};
 
 /// What follows a key in [`full`]'s policy and changes nothing there.
 const SILENT: &[&str] = &[
@@ -175,36 +175,6 @@ fn no_client_side_cache_is_invalidated() {
                 "{command} {tracking}"
             );
             ok(&mut client, "DEL k");
-        }
-    }
-}
-
-/// A subscriber to all keyspace events.
-struct Events {
-    client: Client,
-}
-
-impl Events {
-    fn of(server: &Server) -> Events {
-        let mut client = server.raw(Protocol::Resp2);
-        ok(&mut client, "CONFIG SET notify-keyspace-events KEA");
-        ok(&mut client, "PSUBSCRIBE __keyevent@*__:*");
-        Events { client }
-    }
-
-    /// What was sent up to now, as `event key`.
-    fn sent(&mut self, writer: &mut Client) -> Vec<String> {
-        ok(writer, "PUBLISH __keyevent@0__:mark mark");
-        let mut events = Vec::new();
-        loop {
-            let message = self.client.read().expect("messages go on");
-            let items = message.items().expect("a message is a list");
-            let text = |at: usize| latin1(items[at].bytes().expect("a text"));
-            let event = text(2).split_once(':').unwrap().1.to_string();
-            if event == "mark" {
-                return events;
-            }
-            events.push(format!("{event} {}", text(3)));
         }
     }
 }

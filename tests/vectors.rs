@@ -50,11 +50,21 @@ fn reports() {
     check("reports.jsonl");
 }
 
+#[test]
+fn companions() {
+    check("companions.jsonl");
+}
+
 /// The runner itself: a server that knows none of the commands gets no case right.
 #[test]
 fn without_the_module_every_case_fails() {
     let server = Server::builder().module(false).start();
-    for name in ["published.jsonl", "random.jsonl", "reports.jsonl"] {
+    for name in [
+        "published.jsonl",
+        "random.jsonl",
+        "reports.jsonl",
+        "companions.jsonl",
+    ] {
         let report = vectors::run_file(&file(name), server.addr(), Protocol::Resp2);
         assert_eq!(
             report.failed_cases, report.cases,

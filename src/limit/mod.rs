@@ -25,7 +25,7 @@ pub use bucket::{Gcra, Token};
 pub use fixed::Fixed;
 pub use sliding_counter::SlidingCounter;
 pub use sliding_log::SlidingLog;
-pub use state::{Algorithm, Inspection, Named, State};
+pub use state::{Algorithm, ForAlgorithm, Inspection, Named, State};
 
 /// The largest count anywhere: 2⁵³ − 1, which every client language can hold.
 pub const MAX_UNITS: u64 = 9_007_199_254_740_991;

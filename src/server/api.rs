@@ -50,7 +50,7 @@ required! {
     RedisModule_ReplyWithStringBuffer, RedisModule_UnlinkKey, RedisModule_GetContextFlags,
     RedisModule_RegisterNumericConfig, RedisModule_RegisterBoolConfig, RedisModule_LoadConfigs,
     RedisModule_RegisterInfoFunc, RedisModule_InfoAddSection, RedisModule_InfoAddFieldULongLong,
-    RedisModule_DigestAddStringBuffer, RedisModule_DigestEndSequence, RedisModule_DefragAlloc,
+    RedisModule_IsKeysPositionRequest, RedisModule_KeyAtPosWithFlags, RedisModule_DigestAddStringBuffer, RedisModule_DigestEndSequence, RedisModule_DefragAlloc,
 }
 
 /// The call being served.
@@ -290,6 +290,19 @@ impl Context {
         let is_valkey = !name.is_null() && unsafe { CStr::from_ptr(name) } == c"valkey";
         api!(RedisModule_FreeServerInfo(self.0, info));
         is_valkey
+    }
+
+    /// True if the server wants to know the keys of a call, and not its reply.
+    pub fn is_keys_request(self) -> bool {
+        api!(RedisModule_IsKeysPositionRequest(self.0)) != 0
+    }
+
+    /// Tells the server that a key stands at `index`, and what is done with it.
+    pub fn key_at(self, index: usize, flags: u32) {
+        let (Ok(index), Ok(flags)) = (c_int::try_from(index), c_int::try_from(flags)) else {
+            return;
+        };
+        api!(RedisModule_KeyAtPosWithFlags(self.0, index, flags));
     }
 
     pub fn database(self) -> c_int {

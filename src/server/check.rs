@@ -63,18 +63,19 @@ pub fn judge<L: Limiter>(context: Context, key: Text, call: &Call) -> Result<Dec
     let slot = Slot::<L>::new(&handle)?;
     let decision = slot.decide(call)?;
     if let Some(charge) = decision.charge(call) {
-        slot.charge(charge);
-        keyspace::charged(context, key, &handle, decision.verdict.reset_after_us);
+        slot.charge(charge, decision.verdict.reset_after_us);
     }
-    note::<L>(context, key, call, &decision);
+    drop(handle);
+    follow::<L>(context, key, call, &decision);
     Ok(decision)
 }
 
-/// What a decision leaves behind outside of the key.
+/// What follows a decision once its key is closed, but for replication.
 #[inline]
-pub fn note<L: Limiter>(context: Context, key: Text, call: &Call, decision: &Decision) {
+pub fn follow<L: Limiter>(context: Context, key: Text, call: &Call, decision: &Decision) {
     stats::of(L::ALGORITHM).decided(call, decision);
     if decision.units.is_some() {
+        keyspace::announce_charge(context, key);
         denials::allowed(context, key);
     } else if decision.verdict.allowed == 0 && call.mode != Mode::Peek && call.cost > 0 {
         denials::denied(context, key);

@@ -40,7 +40,7 @@ pub enum Keys {
 }
 
 const READ: u32 = raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS;
-const CHARGE: u32 =
+pub const CHARGE: u32 =
     raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_ACCESS | raw::REDISMODULE_CMD_KEY_UPDATE;
 const CREATE: u32 = raw::REDISMODULE_CMD_KEY_OW | raw::REDISMODULE_CMD_KEY_INSERT;
 
@@ -62,7 +62,8 @@ fn own() -> Vec<Command> {
         Command {
             name: "RL.MULTI".to_owned(),
             handler: multi::command,
-            flags: c"write fast deny-oom",
+            // Where keys are counted, a cluster node asks the command for them, and no key spec.
+            flags: c"write fast deny-oom getkeys-api",
             summary: "Charges several limiters, all or none",
             complexity: "that of the N commands it stands for",
             since: "0.1.0",

@@ -9,6 +9,7 @@
 //!
 //! Neither is replicated or stored.
 
+use std::cmp::Reverse;
 use std::ffi::c_int;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -158,7 +159,7 @@ impl Top {
             .filter(|((of, _), count)| *of == database && **count > 0)
             .map(|((_, key), count)| (&**key, *count))
             .collect();
-        rows.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        rows.sort_by_key(|&(key, count)| (Reverse(count), key));
         rows.truncate(most);
         rows
     }

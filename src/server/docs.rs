@@ -7,7 +7,6 @@ use redis_module::raw;
 
 use super::api::{Context, OK, api};
 use super::commands::{Command, Keys};
-use super::config;
 use crate::args::{Choice, Row, Unit};
 
 /// Tells the server all about a command; false if it refuses.
@@ -17,11 +16,10 @@ pub fn describe(context: Context, name: &CStr, command: &Command, category: bool
         return false;
     }
     // SAFETY: written at load only.
-    if let (true, Some(set)) = (category, unsafe {
-        raw::RedisModule_SetCommandACLCategories
-    }) {
-        // SAFETY: a command just created, and a static name.
-        unsafe { set(created, config::NAME.as_ptr()) };
+    if let Some(set) = unsafe { raw::RedisModule_SetCommandACLCategories } {
+        let categories = CString::new(categories(command.flags, category)).unwrap_or_default();
+        // SAFETY: a command just created; the server copies the text.
+        unsafe { set(created, categories.as_ptr()) };
     }
     let version = raw::RedisModuleCommandInfoVersion {
         version: 1,
@@ -49,6 +47,30 @@ pub fn describe(context: Context, name: &CStr, command: &Command, category: bool
         args: args.as_mut_ptr(),
     };
     api!(RedisModule_SetCommandInfo(created, &raw const info)) == OK
+}
+
+/// The ACL categories that a command of these flags belongs to: no server derives them for a
+/// module's command. And the module's own, if the server knows it.
+fn categories(flags: &CStr, own: bool) -> String {
+    let has = |flag: &[u8]| {
+        flags
+            .to_bytes()
+            .split(|byte| *byte == b' ')
+            .any(|word| word == flag)
+    };
+    let table = [
+        (has(b"write"), "write"),
+        (has(b"readonly"), "read"),
+        (has(b"admin"), "admin dangerous"),
+        (has(b"fast"), "fast"),
+        (!has(b"fast"), "slow"),
+        (own, "ratelimit"),
+    ];
+    let words: Vec<&str> = table
+        .into_iter()
+        .filter_map(|(is, word)| is.then_some(word))
+        .collect();
+    words.join(" ")
 }
 
 /// C strings that live as long as this.

@@ -5,15 +5,14 @@ use std::ffi::c_int;
 use redis_module::raw;
 use smallvec::SmallVec;
 
-use super::api::{Argv, Context, Handle, Text};
+use super::api::{Argv, Context, Handle, OK, Text};
 use super::check::{self, wire};
 use super::clock::Time;
 use super::failure::Failure;
-use super::keyspace::{self, Slot};
+use super::keyspace::Slot;
+use super::{commands, stats};
 use crate::args::{self, Clause, Clauses};
-use crate::limit::{
-    Algorithm, Call, Decision, Fixed, Gcra, Limiter, Mode, Retry, SlidingCounter, SlidingLog, Token,
-};
+use crate::limit::{Call, Decision, ForAlgorithm, Limiter, Mode, Retry};
 
 pub unsafe extern "C" fn command(
     ctx: *mut raw::RedisModuleCtx,
@@ -23,6 +22,13 @@ pub unsafe extern "C" fn command(
     let context = Context(ctx);
     // SAFETY: the server hands over its arguments for the time of the call.
     let argv = unsafe { Argv::new(argv, argc) };
+    if context.is_keys_request() {
+        for index in args::multi_keys(&argv.from(1)) {
+            // The command's name comes before all.
+            context.key_at(index.saturating_add(1), commands::CHARGE);
+        }
+        return OK;
+    }
     let mut limits = Limits::new();
     match multi(context, argv, &mut limits) {
         Ok(()) => reply(context, &limits),
@@ -33,9 +39,10 @@ pub unsafe extern "C" fn command(
 /// A key with its clause, and what becomes of it.
 struct Limit {
     key: Text,
-    handle: Handle,
+    /// `None` once the key is closed.
+    handle: Option<Handle>,
     call: Call,
-    steps: &'static Steps,
+    steps: Steps,
     decision: Decision,
 }
 
@@ -43,42 +50,32 @@ struct Limit {
 type Limits = SmallVec<[Limit; 4]>;
 
 /// One algorithm's part in a call of several.
+#[derive(Clone, Copy)]
 struct Steps {
-    decide: fn(&Handle, &Call) -> Result<Decision, Failure>,
-    charge: fn(Context, &Limit),
-    note: fn(Context, &Limit),
     fits_key: fn(&Handle) -> Result<(), Failure>,
+    decide: fn(&Handle, &Call) -> Result<Decision, Failure>,
+    charge: fn(&Handle, &Call, &Decision) -> Result<(), Failure>,
+    follow: fn(Context, Text, &Call, &Decision),
 }
 
-const fn steps<L: Limiter>() -> Steps {
-    Steps {
-        decide: |handle, call| Slot::<L>::new(handle)?.decide(call),
-        charge: |context, limit| {
-            if let (Some(charge), Ok(slot)) = (
-                limit.decision.charge(&limit.call),
-                Slot::<L>::new(&limit.handle),
-            ) {
-                slot.charge(charge);
-                keyspace::charged(
-                    context,
-                    limit.key,
-                    &limit.handle,
-                    limit.decision.verdict.reset_after_us,
-                );
-            }
-        },
-        note: |context, limit| check::note::<L>(context, limit.key, &limit.call, &limit.decision),
-        fits_key: |handle| Slot::<L>::new(handle).map(|_| ()),
-    }
-}
+struct StepsOf;
 
-const fn steps_of(algorithm: Algorithm) -> &'static Steps {
-    match algorithm {
-        Algorithm::Fixed => &const { steps::<Fixed>() },
-        Algorithm::SlidingLog => &const { steps::<SlidingLog>() },
-        Algorithm::SlidingCounter => &const { steps::<SlidingCounter>() },
-        Algorithm::Token => &const { steps::<Token>() },
-        Algorithm::Gcra => &const { steps::<Gcra>() },
+impl ForAlgorithm for StepsOf {
+    type Output = Steps;
+
+    #[inline]
+    fn with<L: Limiter>(self) -> Steps {
+        Steps {
+            fits_key: |handle| Slot::<L>::new(handle).map(|_| ()),
+            decide: |handle, call| Slot::<L>::new(handle)?.decide(call),
+            charge: |handle, call, decision| {
+                if let Some(charge) = decision.charge(call) {
+                    Slot::<L>::new(handle)?.charge(charge, decision.verdict.reset_after_us);
+                }
+                Ok(())
+            },
+            follow: check::follow::<L>,
+        }
     }
 }
 
@@ -92,7 +89,7 @@ fn multi(context: Context, argv: Argv<'_>, limits: &mut Limits) -> Result<(), Fa
             policy,
             cost,
         } = clause;
-        let steps = steps_of(algorithm);
+        let steps = algorithm.run(StepsOf);
         let handle = Handle::open(context, key);
         let call = Call {
             policy,
@@ -103,7 +100,7 @@ fn multi(context: Context, argv: Argv<'_>, limits: &mut Limits) -> Result<(), Fa
         match (steps.decide)(&handle, &call) {
             Ok(decision) => limits.push(Limit {
                 key,
-                handle,
+                handle: Some(handle),
                 call,
                 steps,
                 decision,
@@ -120,31 +117,41 @@ fn multi(context: Context, argv: Argv<'_>, limits: &mut Limits) -> Result<(), Fa
             }
         }
     }
-    let denied = |limit: &Limit| limit.decision.verdict.allowed == 0;
-    if mode == Mode::Charge && limits.iter().any(denied) {
-        for limit in limits.iter_mut() {
-            if denied(limit) {
-                (limit.steps.note)(context, limit);
-            }
+    let denied = mode == Mode::Charge && limits.iter().any(is_denied);
+    for limit in limits.iter_mut() {
+        let Some(handle) = &limit.handle else {
+            continue;
+        };
+        if denied {
             // Nothing is charged: each limiter is as a look finds it.
             limit.decision = (limit.steps.decide)(
-                &limit.handle,
+                handle,
                 &Call {
                     mode: Mode::Peek,
                     ..limit.call
                 },
             )?;
+        } else {
+            (limit.steps.charge)(handle, &limit.call, &limit.decision)?;
         }
-        return Ok(());
+    }
+    for limit in limits.iter_mut() {
+        limit.handle = None;
     }
     for limit in limits.iter() {
-        (limit.steps.charge)(context, limit);
-        (limit.steps.note)(context, limit);
+        // One that would have been allowed is not counted: nothing came of it.
+        if !denied || is_denied(limit) {
+            (limit.steps.follow)(context, limit.key, &limit.call, &limit.decision);
+        }
     }
     if limits.iter().any(|limit| limit.decision.units.is_some()) {
         time.replicate(context, argv, FIRST_KEY.saturating_add(limits.len()));
     }
     Ok(())
+}
+
+fn is_denied(limit: &Limit) -> bool {
+    limit.decision.verdict.allowed == 0
 }
 
 /// `RL.MULTI numkeys key … now …`
@@ -164,16 +171,20 @@ fn first_failure(
     if matches!(first.1, Failure::Debt) {
         let keys = argv.from(FIRST_KEY).all();
         for (index, (clause, &key)) in clauses.iter().zip(keys).enumerate().skip(failed) {
-            if let Err(failure) = (steps_of(clause.algorithm).fits_key)(&Handle::open(context, key))
-            {
+            let fits_key = clause.algorithm.run(StepsOf).fits_key;
+            if let Err(failure) = fits_key(&Handle::open(context, key)) {
                 first = (index, failure);
                 break;
             }
         }
     }
+    let (index, failure) = first;
+    if let Some(Clause { algorithm, .. }) = clauses.get(index) {
+        stats::of(*algorithm).errors.add(1);
+    }
     Failure::InClause {
-        number: first.0.saturating_add(1),
-        failure: Box::new(first.1),
+        number: index.saturating_add(1),
+        failure: Box::new(failure),
     }
 }
 
@@ -181,10 +192,8 @@ fn reply(context: Context, limits: &Limits) -> c_int {
     let verdicts = || limits.iter().map(|limit| &limit.decision.verdict);
     let allowed = verdicts().all(|verdict| verdict.allowed > 0);
     let never = verdicts().any(|verdict| verdict.retry == Retry::Never);
-    let longest = verdicts()
-        .map(|verdict| check::retry_after(verdict.retry, check::millis))
-        .max()
-        .unwrap_or(0);
+    let waits = verdicts().map(|verdict| check::retry_after(verdict.retry, check::millis));
+    let longest = waits.max().unwrap_or(0);
     context.reply_array(3);
     context.reply_integer(i64::from(allowed));
     context.reply_integer(if never { -1 } else { longest });
@@ -192,5 +201,5 @@ fn reply(context: Context, limits: &Limits) -> c_int {
     for verdict in verdicts() {
         context.reply_integers(&wire(verdict));
     }
-    super::api::OK
+    OK
 }

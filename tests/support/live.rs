@@ -194,6 +194,66 @@ impl Monitor {
     }
 }
 
+/// A subscriber to all keyspace events.
+pub struct Events {
+    client: Client,
+}
+
+impl Events {
+    pub fn of(server: &Server) -> Events {
+        let mut client = server.raw(Protocol::Resp2);
+        ok(&mut client, "CONFIG SET notify-keyspace-events KEA");
+        ok(&mut client, "PSUBSCRIBE __keyevent@*__:*");
+        Events { client }
+    }
+
+    /// What was sent up to now, as `event key`.
+    pub fn sent(&mut self, writer: &mut Client) -> Vec<String> {
+        ok(writer, "PUBLISH __keyevent@0__:mark mark");
+        let mut events = Vec::new();
+        loop {
+            let message = self.client.read().expect("messages go on");
+            let items = message.items().expect("a message is a list");
+            let text = |at: usize| latin1(items[at].bytes().expect("a text"));
+            let event = text(2).split_once(':').unwrap().1.to_string();
+            if event == "mark" {
+                return events;
+            }
+            events.push(format!("{event} {}", text(3)));
+        }
+    }
+}
+
+/// A `*` resolved: between two instants of the server's clock, written as an argument.
+pub fn is_resolved(text: &str, before_ms: i64, after_ms: i64) -> bool {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let Ok(whole_ms) = whole.parse::<i64>() else {
+        return false;
+    };
+    digits(whole)
+        && digits(fraction)
+        && fraction.len() <= 3
+        && (before_ms..=after_ms).contains(&whole_ms)
+}
+
+/// Asserts that `told` is `sent`, with each `*` resolved to a time between the two.
+pub fn assert_told(told: &[String], sent: &[String], before_ms: i64, after_ms: i64) {
+    assert_eq!(told.len(), sent.len(), "{told:?}\n{sent:?}");
+    for (told, sent) in told.iter().zip(sent) {
+        let words: Vec<&str> = told.split(' ').collect();
+        let want: Vec<&str> = sent.split(' ').collect();
+        assert_eq!(words.len(), want.len(), "{told} for {sent}");
+        for (word, want) in words.iter().zip(want) {
+            if want == "*" {
+                assert!(is_resolved(word, before_ms, after_ms), "{told} for {sent}");
+            } else {
+                assert_eq!(*word, want, "{told} for {sent}");
+            }
+        }
+    }
+}
+
 /// The calls in the incremental part of a server's AOF, words joined by blanks.
 pub fn aof_calls(server: &Server) -> Vec<String> {
     aof_file(server, ".incr.aof")

@@ -62,6 +62,11 @@ impl Builder {
 
     /// Starts the server and waits until it answers.
     pub fn start(self) -> Server {
+        self.try_start().unwrap_or_else(|why| panic!("{why}"))
+    }
+
+    /// The same; if the server ends instead, what it said.
+    pub fn try_start(self) -> Result<Server, String> {
         let binary = find_server();
         let dir = new_dir();
         let mut lines = vec![
@@ -98,12 +103,14 @@ impl Builder {
             let conf = [lines.join("\n"), port].join("\n") + "\n";
             fs::write(server.conf(), conf).expect("redis.conf can be written");
             match server.launch() {
-                Ok(()) => return server,
+                Ok(()) => return Ok(server),
                 Err(why) if why.contains("in use") => continue,
-                Err(why) => panic!("{why}"),
+                Err(why) => return Err(why),
             }
         }
-        panic!("no free port on 127.0.0.1 after {PORT_TRIES} tries");
+        Err(format!(
+            "no free port on 127.0.0.1 after {PORT_TRIES} tries"
+        ))
     }
 }
 
