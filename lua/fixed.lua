@@ -78,9 +78,13 @@ end
 -- Arguments -----------------------------------------------------------------
 -- limit window now [BURST b] [COST n] [PEEK | FORCE | PARTIAL]
 
--- An argument as an error message may show it.
+-- An argument as an error message may show it: short, and in plain ASCII.
 local function shown(text)
-  return "'" .. text:sub(1, 64):gsub('%c', '?') .. "'"
+  local escapes = { ['\t'] = '\\t', ['\n'] = '\\n', ['\r'] = '\\r', ["'"] = "\\'", ['"'] = '\\"', ['\\'] = '\\\\' }
+  local short = text:sub(1, 40):gsub('[^ !#-&(-[%]^-~]', function(char)
+    return escapes[char] or ('\\x%02x'):format(char:byte())
+  end)
+  return "'" .. short .. (#text > 40 and '...' or '') .. "'"
 end
 
 -- Units: digits, from `least` to MAX.
@@ -127,12 +131,11 @@ end
 
 -- Whether burst * window / limit is at most 1000 years, exactly.
 local function fills_in_1000_years(burst, window, limit)
-  local part = math.fmod(YEARS1000, window)
-  local windows = (YEARS1000 - part) / window
-  if burst <= limit * windows then
-    return true
+  if burst <= limit then
+    return true -- within one window
   end
-  return burst - limit * windows <= muldiv(limit, part, window)
+  local windows, part = muldiv(YEARS1000 / 4, 4, window) -- it is beyond 2^53 itself
+  return burst <= limit * windows or burst - limit * windows <= muldiv(limit, part, window)
 end
 
 -- The call as a table, or nil and what is wrong with it.
@@ -199,9 +202,12 @@ local function wrong_type(key, algorithm)
   end
   local held = text:match('^(%l+)/1 ')
   if held and held ~= algorithm.name then
-    return 'WRONGTYPE the key holds a ' .. held .. ' limiter, not a ' .. algorithm.name .. ' one'
+    return ('WRONGTYPE the key holds a %s limiter, not a %s one'):format(held:upper(), algorithm.name:upper())
   end
-  return 'WRONGTYPE the key holds a ' .. kind .. ' that is not a ' .. algorithm.name .. ' limiter'
+  if kind == 'ratelimit' then
+    return 'WRONGTYPE the key holds a limiter of the module, which scripts cannot read'
+  end
+  return 'WRONGTYPE the key holds a ' .. (kind == 'zset' and 'sorted set' or kind) .. ', not a rate limiter'
 end
 
 -- The record under the key; of a missing key: one with nothing in it.
