@@ -9,17 +9,15 @@ mod pure;
 mod support;
 
 use std::env;
-use std::fmt::Debug;
-use std::process::Command;
 
 use model::trace::{Step, Trace};
-use model::{MAX_NOW_US, MAX_UNITS, MAX_WINDOW_US, Mode, Model};
+use model::{LOG_ENTRIES, MAX_NOW_US, MAX_UNITS, MAX_WINDOW_US, Mode, Model};
 use pure::Key;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use redis_rl::limit;
-use support::lua::{self, Lua, Way};
+use support::lua::{Lua, Way};
 use support::resp::{Client, Protocol, Value};
 use support::{Server, note};
 
@@ -435,4 +433,71 @@ fn token() {
 #[test]
 fn gcra() {
     traces(model::Algorithm::Gcra);
+}
+
+/// A log of a million entries: beyond that, script and command merge the oldest two alike.
+#[test]
+#[ignore = "two million calls: `make parity` runs it"]
+fn a_full_log() {
+    let server = Server::start();
+    let mut client = server.raw(Protocol::Resp2);
+    let lua = Lua::load(&mut client);
+    let ways = [Way::Command, Way::Script];
+    let keys = ways.map(|way| format!("{way:?}"));
+    let mut key = Key {
+        unchecked: true,
+        ..Key::default()
+    };
+    let call = |now_us, cost, mode| model::Call {
+        algorithm: model::Algorithm::SlidingLog,
+        limit: MAX_UNITS,
+        window_us: MAX_WINDOW_US,
+        burst: MAX_UNITS,
+        now_us,
+        cost,
+        mode,
+    };
+    let entries = LOG_ENTRIES as u64;
+    let charges = (0..entries + 3).map(|i| call(MAX_WINDOW_US + i, 1, Mode::Charge));
+    let end_us = 2 * MAX_WINDOW_US;
+    // The oldest four are one now, and count until the last of them is too old.
+    let looks = (0..6).map(|i| call(end_us + i, 1, Mode::Peek));
+    let late = [
+        call(end_us + entries / 2, 5, Mode::Charge),
+        call(end_us + entries / 2, MAX_UNITS, Mode::Charge),
+        call(end_us + entries - 1, MAX_UNITS - 3, Mode::Charge),
+        call(end_us + entries + 1, MAX_UNITS - 9, Mode::Partial),
+    ];
+    let calls: Vec<model::Call> = charges.chain(looks).chain(late).collect();
+    let mut rng = SmallRng::seed_from_u64(0);
+    let mut used = Vec::new();
+    for calls in calls.chunks(100_000) {
+        let mut want = Vec::new();
+        let mut commands = Vec::new();
+        for call in calls {
+            let (algorithm, core_call) = to_core(call);
+            let reply = key.call(algorithm, &core_call).expect("no debt");
+            if call.mode == Mode::Peek {
+                used.push(MAX_UNITS - u64::try_from(reply[2]).unwrap());
+            }
+            want.push(reply);
+            let args = render(call, &mut rng);
+            for (way, key) in ways.iter().zip(&keys) {
+                commands.push(lua.call(*way, "slidinglog", key, &args));
+            }
+        }
+        let replies = client.pipeline(&commands).expect("the server answers");
+        for ((call, want), got) in calls.iter().zip(&want).zip(replies.chunks(2)) {
+            let want = Value::ints(want);
+            assert!(
+                got.iter().all(|got| *got == want),
+                "{call:?}: {want:?}, got {got:?}"
+            );
+        }
+    }
+    assert_eq!(
+        used,
+        [0, 0, 0, 4, 5, 6].map(|gone| entries + 3 - gone),
+        "units in use as the oldest age out"
+    );
 }
