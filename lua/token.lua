@@ -129,13 +129,19 @@ local function now_us(text)
   return nil, 'ERR now must be milliseconds from 0 to 9007199254740.991, or *, got ' .. shown(text)
 end
 
--- Whether burst * window / limit is at most 1000 years, exactly.
-local function fills_in_1000_years(burst, window, limit)
-  if burst <= limit then
+-- Whether count + fraction / window drain within 1000 years, exactly.
+local function drains_in_1000_years(count, fraction, limit, window)
+  if count + (fraction > 0 and 1 or 0) <= limit then
     return true -- within one window
   end
-  local windows, part = muldiv(YEARS1000 / 4, 4, window) -- it is beyond 2^53 itself
-  return burst <= limit * windows or burst - limit * windows <= muldiv(limit, part, window)
+  -- The quotient in two steps, since 1000 years are beyond 2^53 themselves.
+  local windows, part = muldiv(YEARS1000 / 4, 4, window)
+  if count < limit * windows then
+    return true
+  end
+  local last, last_fraction = muldiv(limit, part, window)
+  count = count - limit * windows
+  return count < last or (count == last and fraction <= last_fraction)
 end
 
 -- The call as a table, or nil and what is wrong with it.
@@ -180,7 +186,7 @@ local function parse(algorithm, args)
     return units('cost', '0', 1, ' with PARTIAL')
   end
   call.capacity = call.BURST or limit -- the most that is admitted at once
-  if not fills_in_1000_years(call.capacity, window, limit) then
+  if not drains_in_1000_years(call.capacity, 0, limit, window) then
     return nil, 'ERR burst x window / limit must be at most 1000 years (31557600000000 ms)'
   end
   return call
@@ -363,7 +369,7 @@ local function open_bucket(key, algorithm, call)
       end
     end
     local debt = spent - call.capacity
-    local endless = debt >= 0 and drain_us(debt, fraction, call.limit, call.window) > YEARS1000
+    local endless = debt >= 0 and not drains_in_1000_years(debt, fraction, call.limit, call.window)
     return drain_us(spent, fraction, call.limit, call.window), function(ttl)
       save(key, algorithm, call, t, spent, fraction, ttl)
     end, endless

@@ -541,6 +541,61 @@ fn keys_of_another_type_are_refused_alike() {
     }
 }
 
+/// FORCE up to the largest debt there may be, and one unit beyond it.
+#[test]
+fn debts_at_the_edge_are_judged_alike() {
+    let mut both = Both::start();
+    let allowed = |reply: &Value| reply.items().and_then(|items| items[0].int());
+    let debt = "ERR debt must be at most 9007199254740991 units and drain within 1000 years";
+    for algorithm in ["fixed", "slidinglog"] {
+        for (cost, right) in [
+            ("9007199254740991", true),
+            ("6", false),
+            ("5", true),
+            ("1", false),
+        ] {
+            let args = split(&format!("5 3155760000000 1000 FORCE COST {cost}"));
+            let [command, script, function] = both.all(algorithm, algorithm, &args);
+            if right {
+                assert_eq!(
+                    allowed(&command),
+                    Some(1),
+                    "{algorithm} {cost}: {command:?}"
+                );
+            } else {
+                assert_eq!(command.error().as_deref(), Some(debt), "{algorithm} {cost}");
+            }
+            assert_eq!(command, script, "{algorithm} script {cost}");
+            assert_eq!(command, function, "{algorithm} function {cost}");
+        }
+    }
+    // A debt that takes 1000 years to drain is right, but beyond a script; one that takes longer is wrong for all.
+    for algorithm in ["token", "gcra"] {
+        for (n, (limit, window_us, most)) in (1..).zip(burst_bounds()) {
+            if most + 2 > 9_007_199_254_740_991 {
+                continue;
+            }
+            let args = |cost: u64| {
+                split(&format!(
+                    "{limit} {} 1000 BURST 1 FORCE COST {cost}",
+                    ms(window_us)
+                ))
+            };
+            let key = format!("{algorithm}:{n}");
+            for reply in both.all(algorithm, &key, &args(most + 2)) {
+                assert_eq!(reply.error().as_deref(), Some(debt), "{limit} {window_us}");
+            }
+            let [command, script, function] = both.all(algorithm, &key, &args(most + 1));
+            assert_eq!(allowed(&command), Some(1), "{command:?}");
+            for reply in [script, function] {
+                let text = reply.error().unwrap_or_default();
+                let beyond = text.starts_with("ERR beyond the range of this script");
+                assert!(beyond, "{limit} {window_us} {most}: {reply:?}");
+            }
+        }
+    }
+}
+
 // Expiry and silence ----------------------------------------------------------------------------
 
 #[test]
