@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The server's own count of the microseconds it spent (`INFO commandstats`), so no network and no client. Each
-//! figure is over `RL_CALLS` calls (200000) on 1000 keys, pipelined in blocks of 200 that take turns; it is the
+//! figure is over `RL_CALLS` calls (50000) on 1000 keys, pipelined in blocks of 200 that take turns; it is the
 //! quarter mark of the blocks, since one in which the server had to wait for a processor tells of the machine and not
 //! of the call. Everything is done `RL_RUNS` times (3). `REDIS_SERVER` chooses the server.
 
@@ -32,7 +32,7 @@ fn main() -> io::Result<()> {
                 .unwrap_or_else(|_| panic!("{name} is a number"))
         })
     };
-    let (calls, runs) = (number("RL_CALLS", 200_000), number("RL_RUNS", 3));
+    let (calls, runs) = (number("RL_CALLS", 50_000), number("RL_RUNS", 3));
     let server = Server::start();
     let mut client = server.raw(Protocol::Resp2);
     let lua = Lua::load(&mut client);
