@@ -1,8 +1,10 @@
 # redis-rl: `make` lists what there is to do.
 .DEFAULT_GOAL := help
-.PHONY: help setup run build test demo fmt lint docs clean
+.PHONY: help setup run build test parity demo fmt lint docs clean
 
 PORT ?= 6379
+# Of `make parity`, for each algorithm; of 200 calls.
+TRACES ?= 5000
 # Looked up when it is used, since setup may have installed it by then.
 REDIS_SERVER ?= $(shell command -v redis-server || command -v valkey-server)
 REDIS_CLI = $(patsubst %-server,%-cli,$(notdir $(REDIS_SERVER)))
@@ -35,6 +37,9 @@ run: port build server ## build, then run a server with the module in the foregr
 
 test: build server ## run all tests against the release module and a live server
 	REDIS_SERVER="$(REDIS_SERVER)" cargo test
+
+parity: build server ## scripts beside commands: a million calls for each algorithm
+	RL_PARITY_TRACES=$(TRACES) REDIS_SERVER="$(REDIS_SERVER)" cargo test --test parity -- --nocapture --include-ignored
 
 demo: build server ## show how the five algorithms treat the same traffic
 	REDIS_SERVER="$(REDIS_SERVER)" cargo run --quiet --example demo

@@ -78,9 +78,13 @@ end
 -- Arguments -----------------------------------------------------------------
 -- limit window now [BURST b] [COST n] [PEEK | FORCE | PARTIAL]
 
--- An argument as an error message may show it.
+-- An argument as an error message may show it: short, and in plain ASCII.
 local function shown(text)
-  return "'" .. text:sub(1, 64):gsub('%c', '?') .. "'"
+  local escapes = { ['\t'] = '\\t', ['\n'] = '\\n', ['\r'] = '\\r', ["'"] = "\\'", ['"'] = '\\"', ['\\'] = '\\\\' }
+  local short = text:sub(1, 40):gsub('[^ !#-&(-[%]^-~]', function(char)
+    return escapes[char] or ('\\x%02x'):format(char:byte())
+  end)
+  return "'" .. short .. (#text > 40 and '...' or '') .. "'"
 end
 
 -- Units: digits, from `least` to MAX.
@@ -125,14 +129,19 @@ local function now_us(text)
   return nil, 'ERR now must be milliseconds from 0 to 9007199254740.991, or *, got ' .. shown(text)
 end
 
--- Whether burst * window / limit is at most 1000 years, exactly.
-local function fills_in_1000_years(burst, window, limit)
-  local part = math.fmod(YEARS1000, window)
-  local windows = (YEARS1000 - part) / window
-  if burst <= limit * windows then
+-- Whether count + fraction / window drain within 1000 years, exactly.
+local function drains_in_1000_years(count, fraction, limit, window)
+  if count + (fraction > 0 and 1 or 0) <= limit then
+    return true -- within one window
+  end
+  -- The quotient in two steps, since 1000 years are beyond 2^53 themselves.
+  local windows, part = muldiv(YEARS1000 / 4, 4, window)
+  if count < limit * windows then
     return true
   end
-  return burst - limit * windows <= muldiv(limit, part, window)
+  local last, last_fraction = muldiv(limit, part, window)
+  count = count - limit * windows
+  return count < last or (count == last and fraction <= last_fraction)
 end
 
 -- The call as a table, or nil and what is wrong with it.
@@ -177,7 +186,7 @@ local function parse(algorithm, args)
     return units('cost', '0', 1, ' with PARTIAL')
   end
   call.capacity = call.BURST or limit -- the most that is admitted at once
-  if not fills_in_1000_years(call.capacity, window, limit) then
+  if not drains_in_1000_years(call.capacity, 0, limit, window) then
     return nil, 'ERR burst x window / limit must be at most 1000 years (31557600000000 ms)'
   end
   return call
@@ -199,9 +208,12 @@ local function wrong_type(key, algorithm)
   end
   local held = text:match('^(%l+)/1 ')
   if held and held ~= algorithm.name then
-    return 'WRONGTYPE the key holds a ' .. held .. ' limiter, not a ' .. algorithm.name .. ' one'
+    return ('WRONGTYPE the key holds a %s limiter, not a %s one'):format(held:upper(), algorithm.name:upper())
   end
-  return 'WRONGTYPE the key holds a ' .. kind .. ' that is not a ' .. algorithm.name .. ' limiter'
+  if kind == 'ratelimit' then
+    return 'WRONGTYPE the key holds a limiter of the module, which scripts cannot read'
+  end
+  return 'WRONGTYPE the key holds a ' .. (kind == 'zset' and 'sorted set' or kind) .. ', not a rate limiter'
 end
 
 -- The record under the key; of a missing key: one with nothing in it.
@@ -357,7 +369,7 @@ local function open_bucket(key, algorithm, call)
       end
     end
     local debt = spent - call.capacity
-    local endless = debt >= 0 and drain_us(debt, fraction, call.limit, call.window) > YEARS1000
+    local endless = debt >= 0 and not drains_in_1000_years(debt, fraction, call.limit, call.window)
     return drain_us(spent, fraction, call.limit, call.window), function(ttl)
       save(key, algorithm, call, t, spent, fraction, ttl)
     end, endless

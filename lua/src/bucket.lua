@@ -51,7 +51,7 @@ local function open_bucket(key, algorithm, call)
       end
     end
     local debt = spent - call.capacity
-    local endless = debt >= 0 and drain_us(debt, fraction, call.limit, call.window) > YEARS1000
+    local endless = debt >= 0 and not drains_in_1000_years(debt, fraction, call.limit, call.window)
     return drain_us(spent, fraction, call.limit, call.window), function(ttl)
       save(key, algorithm, call, t, spent, fraction, ttl)
     end, endless

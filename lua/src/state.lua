@@ -14,9 +14,12 @@ local function wrong_type(key, algorithm)
   end
   local held = text:match('^(%l+)/1 ')
   if held and held ~= algorithm.name then
-    return 'WRONGTYPE the key holds a ' .. held .. ' limiter, not a ' .. algorithm.name .. ' one'
+    return ('WRONGTYPE the key holds a %s limiter, not a %s one'):format(held:upper(), algorithm.name:upper())
   end
-  return 'WRONGTYPE the key holds a ' .. kind .. ' that is not a ' .. algorithm.name .. ' limiter'
+  if kind == 'ratelimit' then
+    return 'WRONGTYPE the key holds a limiter of the module, which scripts cannot read'
+  end
+  return 'WRONGTYPE the key holds a ' .. (kind == 'zset' and 'sorted set' or kind) .. ', not a rate limiter'
 end
 
 -- The record under the key; of a missing key: one with nothing in it.

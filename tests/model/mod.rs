@@ -202,6 +202,18 @@ impl Model {
         self.limiter.as_ref().map_or(now, |l| now.max(l.updated))
     }
 
+    /// The most units that one of the windows counts which a SLIDINGCOUNTER call looks at.
+    pub fn largest_count(&self, c: &Call) -> i128 {
+        match self.limiter.as_ref().map(|l| &l.state) {
+            Some(State::SlidingCounter { counts }) => {
+                let (current, previous) =
+                    state::current_and_previous(counts, c.window_us.into(), self.time(c.now_us));
+                current.max(previous)
+            }
+            _ => 0,
+        }
+    }
+
     fn occupied(&self, p: &Policy, t: i128) -> i128 {
         self.limiter
             .as_ref()

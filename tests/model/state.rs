@@ -48,7 +48,11 @@ fn in_parts(x: &BigRational, parts: i128) -> i128 {
 }
 
 /// What is in this window and in the one before, where the counts are moved to windows of this length.
-fn current_and_previous(counts: &BTreeMap<i128, i128>, window: i128, t: i128) -> (i128, i128) {
+pub(super) fn current_and_previous(
+    counts: &BTreeMap<i128, i128>,
+    window: i128,
+    t: i128,
+) -> (i128, i128) {
     let start = window_start(t, window);
     let in_window = |wanted| {
         counts

@@ -1,10 +1,13 @@
 //! A key's life in the pure core, without a server: what the commands do, in a few lines. After every change the
 //! state goes through its 32-byte form and its encoding, which must give it back.
 
+// Every test file that includes it uses some of it.
+#![allow(dead_code)]
+
 use redis_rl::codec;
 use redis_rl::limit::{
     self, Algorithm, Call, DebtTooLarge, Fixed, Gcra, Limiter, Policy, Refunded, Retry,
-    SlidingCounter, SlidingLog, State, Token, decide,
+    SlidingCounter, SlidingLog, State, Token, View, decide,
 };
 
 #[derive(Clone, Debug, Default)]
@@ -54,6 +57,37 @@ impl Key {
         ])
     }
 
+    /// What a call finds, and what is there once so many units are charged at it.
+    pub fn extents(&mut self, algorithm: Algorithm, call: &Call, charged: u64) -> [Extent; 2] {
+        match algorithm {
+            Algorithm::Fixed => self.extents_as::<Fixed>(call, charged),
+            Algorithm::SlidingLog => self.extents_as::<SlidingLog>(call, charged),
+            Algorithm::SlidingCounter => self.extents_as::<SlidingCounter>(call, charged),
+            Algorithm::Token => self.extents_as::<Token>(call, charged),
+            Algorithm::Gcra => self.extents_as::<Gcra>(call, charged),
+        }
+    }
+
+    fn extents_as<L: Limiter>(&mut self, call: &Call, charged: u64) -> [Extent; 2] {
+        let own = self
+            .state
+            .as_mut()
+            .map(|state| L::of(state).expect("one algorithm a key"));
+        let at_us = own
+            .as_ref()
+            .map_or(call.now_us, |own| own.updated_us().max(call.now_us));
+        let view = L::view(own.as_deref(), call.policy, call.now_us);
+        let found = Extent {
+            units: view.used(),
+            end_us: at_us.saturating_add(view.reset_us()),
+        };
+        let left = Extent {
+            units: view.used() + charged,
+            end_us: at_us.saturating_add(view.reset_after_charge_us(charged)),
+        };
+        [found, if charged == 0 { found } else { left }]
+    }
+
     /// `remaining` after it; `None` if there is no key.
     pub fn refund(&mut self, units: u64, now_us: u64) -> Option<u64> {
         let state = self.state.as_mut()?;
@@ -87,6 +121,13 @@ impl Key {
             Ok(state)
         );
     }
+}
+
+/// How many units count at a time, and the time at which none of them does any more.
+#[derive(Clone, Copy, Debug)]
+pub struct Extent {
+    pub units: u64,
+    pub end_us: u64,
 }
 
 pub fn policy(limit: u64, window_us: u64, burst: u64) -> Policy {
