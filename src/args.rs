@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use smallvec::SmallVec;
+
 use crate::limit::{Algorithm, MAX_DRAIN_US, MAX_NOW_US, MAX_UNITS, MAX_WINDOW_US, Mode, Policy};
 
 /// A numeric argument.
@@ -479,6 +481,15 @@ impl fmt::Display for Error {
     }
 }
 
+impl Error {
+    fn in_clause(self, number: usize) -> Self {
+        Self::Clause {
+            number,
+            error: Box::new(self),
+        }
+    }
+}
+
 /// Microseconds as an argument would be written: milliseconds, with a fraction only if there is one.
 pub struct Millis(pub u64);
 
@@ -548,9 +559,9 @@ impl Number {
     pub fn parse(&'static self, text: &[u8]) -> Result<u64, Error> {
         let value = match self.unit {
             Unit::Count => count(text),
-            Unit::Milliseconds | Unit::Instant => scaled(text, 3),
+            Unit::Milliseconds | Unit::Instant => scaled::<3>(text),
             Unit::WholeSeconds => count(text).and_then(|seconds| seconds.checked_mul(1_000_000)),
-            Unit::Seconds => scaled(text, 6),
+            Unit::Seconds => scaled::<6>(text),
         };
         match value {
             Some(value) if value >= self.min && value <= self.max => Ok(value),
@@ -642,20 +653,22 @@ fn count(text: &[u8]) -> Option<u64> {
     (length > 0 && length == text.len()).then_some(value)
 }
 
-/// Digits, or digits `.` digits, times 10^`places`; further digits are dropped.
+/// Digits, or digits `.` digits, times 10^`PLACES`; further digits are dropped.
 #[inline]
-fn scaled(text: &[u8], places: u32) -> Option<u64> {
+fn scaled<const PLACES: u32>(text: &[u8]) -> Option<u64> {
+    let scale = const { 10_u64.pow(PLACES) };
     let (whole, length) = digits(text);
     let below = match text.get(length..)?.split_first() {
         _ if length == 0 => return None,
         None => 0,
-        Some((b'.', fraction)) => fraction_of(fraction, places)?,
+        Some((b'.', fraction)) => fraction_of(fraction, PLACES)?,
         Some(_) => return None,
     };
-    whole.checked_mul(10_u64.pow(places))?.checked_add(below)
+    whole.checked_mul(scale)?.checked_add(below)
 }
 
 /// The digits behind a point, as so many places.
+#[cold]
 fn fraction_of(fraction: &[u8], places: u32) -> Option<u64> {
     if fraction.is_empty() || !fraction.iter().all(u8::is_ascii_digit) {
         return None;
@@ -765,14 +778,8 @@ fn parse_options<A: Args + ?Sized>(
     Ok((options.burst.unwrap_or(limit), cost, mode))
 }
 
-/// A parsed `RL.MULTI numkeys key … now clause … [mode]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Multi {
-    /// One per key, in order.
-    pub clauses: Vec<Clause>,
-    pub now: Now,
-    pub mode: Mode,
-}
+/// The clauses of an `RL.MULTI`, one per key in order. A few of them need no memory of their own.
+pub type Clauses = SmallVec<[Clause; 4]>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Clause {
@@ -781,11 +788,15 @@ pub struct Clause {
     pub cost: u64,
 }
 
-/// Parses what stands behind `RL.MULTI`. The keys are the arguments from 1 on.
+/// Parses what stands behind `RL.MULTI`: `numkeys key … now clause … [mode]`. The keys are the
+/// arguments from 1 on; the clauses go to where the caller has room for them.
 ///
 /// # Errors
 /// The first fault from left to right; one inside a clause names it.
-pub fn parse_multi<A: Args + ?Sized>(args: &A) -> Result<Multi, Error> {
+pub fn parse_multi<A: Args + ?Sized>(
+    args: &A,
+    clauses: &mut Clauses,
+) -> Result<(Now, Mode), Error> {
     let numkeys = NUMKEYS.parse(required(args, 0)?)?;
     let numkeys = usize::try_from(numkeys).unwrap_or(0);
     let now_at = numkeys.saturating_add(1);
@@ -800,25 +811,14 @@ pub fn parse_multi<A: Args + ?Sized>(args: &A) -> Result<Multi, Error> {
         }
     }
     let now = NOW.parse_now(now)?;
-    let mut clauses = Vec::with_capacity(numkeys);
     let mut at = now_at.saturating_add(1);
     while clauses.len() < numkeys {
-        let word = args.get(at).unwrap_or_default();
-        match mode_named(word) {
-            Some((_, word)) if args.get(at.saturating_add(1)).is_some() => {
-                return Err(Error::NotLast { word });
-            }
-            None if args.get(at).is_some() => {}
-            _ => {
-                let clauses = clauses.len();
-                return Err(Error::FewerClauses { numkeys, clauses });
-            }
-        }
+        let Some(algorithm) = args.get(at).and_then(algorithm_named) else {
+            return Err(no_clause(args, at, numkeys, clauses.len()));
+        };
+        let parsed = parse_clause(algorithm, args, at.saturating_add(1));
         let (clause, behind) =
-            parse_clause(args, word, at.saturating_add(1)).map_err(|error| Error::Clause {
-                number: clauses.len().saturating_add(1),
-                error: Box::new(error),
-            })?;
+            parsed.map_err(|error| error.in_clause(clauses.len().saturating_add(1)))?;
         clauses.push(clause);
         at = behind;
     }
@@ -826,12 +826,26 @@ pub fn parse_multi<A: Args + ?Sized>(args: &A) -> Result<Multi, Error> {
         None => Mode::Charge,
         Some(word) => match mode_named(word) {
             Some((mode, _)) if args.get(at.saturating_add(1)).is_none() => mode,
-            Some((_, word)) => return Err(Error::NotLast { word }),
-            None if algorithm_named(word).is_some() => return Err(Error::MoreClauses { numkeys }),
-            None => return Err(Error::UnknownOption { got: quote(word) }),
+            _ => return Err(no_clause(args, at, numkeys, numkeys)),
         },
     };
-    Ok(Multi { clauses, now, mode })
+    Ok((now, mode))
+}
+
+/// What is wrong with the word behind `clauses` whole clauses, which neither begins the next one
+/// nor ends the call.
+#[cold]
+fn no_clause<A: Args + ?Sized>(args: &A, at: usize, numkeys: usize, clauses: usize) -> Error {
+    let Some(word) = args.get(at) else {
+        return Error::FewerClauses { numkeys, clauses };
+    };
+    match mode_named(word) {
+        Some((_, word)) if args.get(at.saturating_add(1)).is_some() => Error::NotLast { word },
+        Some(_) => Error::FewerClauses { numkeys, clauses },
+        None if algorithm_named(word).is_some() => Error::MoreClauses { numkeys },
+        None if clauses == 0 => Error::UnknownAlgorithm { got: quote(word) }.in_clause(1),
+        None => Error::UnknownOption { got: quote(word) }.in_clause(clauses),
+    }
 }
 
 /// Where the keys of `RL.MULTI` stand behind its name; nowhere if they cannot be told, which is an
@@ -857,45 +871,47 @@ fn mode_named(word: &[u8]) -> Option<(Mode, &'static str)> {
     })
 }
 
+#[inline]
 fn algorithm_named(word: &[u8]) -> Option<Algorithm> {
     let named = |algorithm: &&Algorithm| algorithm.name().as_bytes().eq_ignore_ascii_case(word);
     Algorithm::ALL.iter().find(named).copied()
 }
 
-/// A clause whose algorithm is `word`, and the place behind it.
+/// A clause from behind the word for its algorithm, and the place behind it.
+#[inline]
 fn parse_clause<A: Args + ?Sized>(
+    algorithm: Algorithm,
     args: &A,
-    word: &[u8],
     mut at: usize,
 ) -> Result<(Clause, usize), Error> {
-    let algorithm =
-        algorithm_named(word).ok_or_else(|| Error::UnknownAlgorithm { got: quote(word) })?;
-    let mut number = |number: &'static Number| {
-        let text = args.get(at).ok_or(Error::Missing { number })?;
-        at = at.saturating_add(1);
-        number.parse(text)
+    let Some(limit) = args.get(at) else {
+        return Err(Error::Missing { number: &LIMIT });
     };
-    let limit = number(&LIMIT)?;
-    let window_us = number(&WINDOW)?;
+    let limit = LIMIT.parse(limit)?;
+    let Some(window) = args.get(at.saturating_add(1)) else {
+        return Err(Error::Missing { number: &WINDOW });
+    };
+    let window_us = WINDOW.parse(window)?;
+    at = at.saturating_add(2);
     let mut options = Options::default();
-    while let Some(got) = args.get(at) {
+    while args.get(at).is_some() {
         match options.read(clause_options(algorithm), args, at)? {
             Some(behind) => at = behind,
-            None if mode_named(got).is_some() || algorithm_named(got).is_some() => break,
-            None => return Err(Error::UnknownOption { got: quote(got) }),
+            None => break,
         }
     }
-    let policy =
-        Policy::new(limit, window_us, options.burst.unwrap_or(limit)).ok_or(Error::BurstTooLong)?;
     let cost = options.cost.unwrap_or(1);
-    Ok((
-        Clause {
-            algorithm,
-            policy,
-            cost,
-        },
-        at,
-    ))
+    match Policy::new(limit, window_us, options.burst.unwrap_or(limit)) {
+        Some(policy) => Ok((
+            Clause {
+                algorithm,
+                policy,
+                cost,
+            },
+            at,
+        )),
+        None => Err(Error::BurstTooLong),
+    }
 }
 
 /// A call by one of the names that clients of other limiters speak: a GCRA in seconds.

@@ -106,9 +106,9 @@ fn bucket_body<const A: u8>(bytes: &mut Vec<u8>, state: &State, bucket: &Bucket<
 /// A [`Refusal`] for bytes that [`encode`] did not make, or that a newer version did.
 pub fn decode(version: u32, mut bytes: &[u8]) -> Result<State, Refusal> {
     let state = match version {
-        VERSION => read_state(&mut bytes),
-        1.. => return Err(Refusal::NewerVersion(version)),
         0 => None,
+        VERSION => read_state(&mut bytes),
+        _ => return Err(Refusal::NewerVersion(version)),
     };
     match state {
         Some(state) if bytes.is_empty() => Ok(state),

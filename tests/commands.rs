@@ -798,6 +798,81 @@ fn a_key_whose_time_is_over_is_a_fresh_one() {
     }
 }
 
+/// The caller decides what to do without a limiter: a full memory is an error of the server's own, for every call.
+#[test]
+fn a_full_memory_is_the_servers_own_error() {
+    let (_server, clients) = both();
+    for mut client in clients {
+        for command in COMMANDS {
+            rl(&mut client, &format!("{command} k 5 1000000 5"));
+            let before = (dump(&mut client, "k"), int(&mut client, "PEXPIRETIME k"));
+            ok(&mut client, "CONFIG SET maxmemory 1");
+            for key in ["k", "new"] {
+                for mode in ["", "FORCE", "PARTIAL", "COST 9", "PEEK", "COST 0"] {
+                    let line = format!("{command} {key} 5 1000000 5 {mode}");
+                    let text = error(&mut client, &line);
+                    assert!(text.starts_with("OOM "), "{line}: {text}");
+                    let script =
+                        format!("return redis.call('{}')", line.trim().replace(' ', "','"));
+                    let text = client.call(&["EVAL", &script, "0"]).unwrap().error();
+                    assert!(text.expect("an error").contains("OOM"), "{line}");
+                }
+            }
+            let text = error(&mut client, "RL.RESTORE new 1 x");
+            assert!(text.starts_with("OOM "), "{text}");
+            ok(&mut client, "CONFIG SET maxmemory 0");
+            let after = (dump(&mut client, "k"), int(&mut client, "PEXPIRETIME k"));
+            assert_eq!(after, before, "{command}");
+            assert_eq!(int(&mut client, "EXISTS new"), 0, "{command}");
+            ok(&mut client, "DEL k");
+        }
+    }
+}
+
+/// Limiters that are evicted are fresh ones, and no reply is half of one and half of the other.
+#[test]
+fn an_evicted_key_is_a_fresh_one() {
+    let (server, [mut client, _]) = both();
+    let used: u64 = server.info_field("used_memory").unwrap().parse().unwrap();
+    for policy in [
+        "allkeys-random",
+        "allkeys-lru",
+        "allkeys-lfu",
+        "volatile-ttl",
+    ] {
+        ok(&mut client, "FLUSHALL");
+        ok(
+            &mut client,
+            &format!("CONFIG SET maxmemory-policy {policy}"),
+        );
+        ok(
+            &mut client,
+            &format!("CONFIG SET maxmemory {}", used + 400_000),
+        );
+        for command in COMMANDS {
+            let calls: Vec<Vec<String>> = (0..10_000)
+                .map(|i| {
+                    let line = format!("{command} {command}:{} 3 1000000 5", i * i % 4093);
+                    line.split(' ').map(str::to_string).collect()
+                })
+                .collect();
+            for reply in client.pipeline(&calls).unwrap() {
+                let reply = five(&reply);
+                let right = match reply[..3] {
+                    [1, 3, remaining] => (0..=2).contains(&remaining) && reply[3] == 0,
+                    [0, 3, 0] => reply[3] > 0,
+                    _ => false,
+                };
+                assert!(right && reply[4] > 0, "{command} {policy}: {reply:?}");
+            }
+        }
+        let evicted: u64 = server.info_field("evicted_keys").unwrap().parse().unwrap();
+        assert!(evicted > 0, "{policy}: the memory was never full");
+        ok(&mut client, "CONFIG RESETSTAT");
+        ok(&mut client, "CONFIG SET maxmemory 0");
+    }
+}
+
 /// A value of a map by its name.
 fn get<'a>(map: &'a Value, name: &str) -> Option<&'a Value> {
     let Value::Map(pairs) = map else {

@@ -8,7 +8,7 @@ use support::live::{
 };
 use support::payload::Payload;
 use support::resp::{Client, Protocol, Value, latin1};
-use support::{Server, Shutdown};
+use support::{Server, Shutdown, note};
 
 fn client(server: &Server) -> Client {
     server.raw(Protocol::Resp2)
@@ -373,6 +373,74 @@ fn a_digest_tells_states_apart() {
     before.sort();
     before.dedup();
     assert_eq!(before.len(), samples.len(), "no two of them are alike");
+}
+
+/// Memory is moved under the limiters while they live.
+#[test]
+fn defragmentation_moves_and_changes_nothing() {
+    let server = Server::start();
+    let mut client = client(&server);
+    let refused = client
+        .call(&["CONFIG", "SET", "activedefrag", "yes"])
+        .unwrap()
+        .error();
+    if refused.is_some() {
+        note(&format!(
+            "{} was built without active defragmentation: not tested",
+            server.version_text()
+        ));
+        return;
+    }
+    ok(&mut client, "CONFIG SET activedefrag no");
+    let mut samples = populate(&mut client);
+    for i in 0..300 {
+        samples.push(long_log(&mut client, &format!("log:many:{i}"), 500));
+    }
+    let small = |range: std::ops::Range<usize>, client: &mut Client, call: &str, rest: &str| {
+        let calls: Vec<Vec<String>> = range
+            .map(|i| {
+                let command = COMMANDS[i % COMMANDS.len()];
+                let call = call.replace("{command}", command);
+                let line = format!("{call} small:{i} {rest}");
+                line.split_whitespace().map(str::to_string).collect()
+            })
+            .collect();
+        for reply in client.pipeline(&calls).unwrap() {
+            assert!(reply.error().is_none(), "{reply:?}");
+        }
+    };
+    small(0..50_000, &mut client, "{command}", "5 1000000000 5 COST 2");
+    // Holes all over: a few of the small ones stay, and every third of the logs.
+    for from in (0..50_000).step_by(10) {
+        small(from..from + 9, &mut client, "DEL", "");
+    }
+    for i in (0..300).filter(|i| i % 3 != 0) {
+        ok(&mut client, &format!("DEL log:many:{i}"));
+    }
+    samples.retain(|sample| {
+        let number = sample.key.strip_prefix("log:many:");
+        number.is_none_or(|text| text.parse::<u32>().unwrap() % 3 == 0)
+    });
+    let before = (all_dumps(&mut client), whole_digest(&mut client));
+    for line in [
+        "CONFIG SET active-defrag-ignore-bytes 1",
+        "CONFIG SET active-defrag-threshold-lower 0",
+        "CONFIG SET active-defrag-cycle-min 60",
+        "CONFIG SET active-defrag-cycle-max 90",
+        "CONFIG SET activedefrag yes",
+    ] {
+        ok(&mut client, line);
+    }
+    // Most of the keys that are left had something of theirs moved.
+    wait_until("most keys moved", || {
+        info_number(&server, "active_defrag_key_hits") > 4000
+    });
+    ok(&mut client, "CONFIG SET activedefrag no");
+    assert_eq!((all_dumps(&mut client), whole_digest(&mut client)), before);
+    charge_all(&mut client, &samples);
+    ok(&mut client, "DEBUG RELOAD");
+    ok(&mut client, "FLUSHALL");
+    assert_eq!(ok(&mut client, "PING"), Value::simple("PONG"));
 }
 
 /// Uncompressed, so that what stands in a DUMP is what the module wrote.

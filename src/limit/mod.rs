@@ -12,6 +12,8 @@
 //! | [`sliding_counter`] | sliding counter | units of this window and of the one before |
 //! | [`bucket`] | token bucket and GCRA | spent units with their exact fraction |
 
+use std::num::NonZeroU64;
+
 pub mod bucket;
 pub mod fixed;
 pub mod narrow;
@@ -23,7 +25,7 @@ pub use bucket::{Gcra, Token};
 pub use fixed::Fixed;
 pub use sliding_counter::SlidingCounter;
 pub use sliding_log::SlidingLog;
-pub use state::{Algorithm, Inspection, Named, State};
+pub use state::{Algorithm, ForAlgorithm, Inspection, Named, State};
 
 /// The largest count anywhere: 2⁵³ − 1, which every client language can hold.
 pub const MAX_UNITS: u64 = 9_007_199_254_740_991;
@@ -140,11 +142,25 @@ pub struct Charge {
     pub units: u64,
 }
 
-/// A verdict, and the change that makes it true. A refusal has none.
+/// A verdict, and the units to be charged to make it true. A refusal has none.
 #[derive(Clone, Copy, Debug)]
 pub struct Decision {
     pub verdict: Verdict,
-    pub charge: Option<Charge>,
+    pub units: Option<NonZeroU64>,
+}
+
+impl Decision {
+    /// The change that `call` asks for.
+    #[inline]
+    #[must_use]
+    pub fn charge(&self, call: &Call) -> Option<Charge> {
+        let Call { policy, now_us, .. } = *call;
+        self.units.map(|units| Charge {
+            policy,
+            now_us,
+            units: units.get(),
+        })
+    }
 }
 
 /// A forced charge whose debt would pass [`MAX_UNITS`] or [`MAX_DRAIN_US`].
@@ -246,15 +262,7 @@ pub fn decide(view: &impl View, call: &Call) -> Result<Decision, DebtTooLarge> {
                 view.reset_us()
             },
         },
-        charge: if units > 0 {
-            Some(Charge {
-                policy: call.policy,
-                now_us: call.now_us,
-                units,
-            })
-        } else {
-            None
-        },
+        units: NonZeroU64::new(units),
     })
 }
 

@@ -21,8 +21,9 @@ pub struct Counts {
     pub(crate) prev: u64,
 }
 
-/// No count goes beyond this. Only a window that takes in the forced debts of several longer ones
-/// comes near; it then forgets what is over, which no reply can show for 2⁵³ units to come.
+/// No count goes beyond this. Only windows that were made longer again and again, each taking in the
+/// forced debts of the shorter ones before it, come near; what is over is forgotten, and 2⁵³ units
+/// more than the largest limit are left.
 pub(crate) const MAX_COUNT: u64 = 4 * MAX_UNITS;
 
 pub struct SlidingCounterView {

@@ -33,6 +33,14 @@ macro_rules! algorithms {
                 }
             }
 
+            /// Does `what` with this algorithm's own type.
+            #[inline]
+            pub fn run<F: ForAlgorithm>(self, what: F) -> F::Output {
+                match self {
+                    $(Self::$name => what.with::<$state>(),)*
+                }
+            }
+
             /// The state in `words` that `pack` made for this algorithm.
             #[must_use]
             pub fn unpack(self, words: &narrow::Words) -> State {
@@ -82,6 +90,12 @@ algorithms! {
     SlidingCounter = SlidingCounter: 2, "slidingcounter";
     Token = Token: 3, "token";
     Gcra = Gcra: 4, "gcra";
+}
+
+/// Something to be done with an algorithm's own type where only its name is known.
+pub trait ForAlgorithm {
+    type Output;
+    fn with<L: Limiter>(self) -> Self::Output;
 }
 
 /// A row of the table.

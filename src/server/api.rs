@@ -70,11 +70,14 @@ pub struct Argv<'a> {
 
 impl<'a> Argv<'a> {
     /// # Safety
-    /// `argv` points to `argc` strings that live as long as `'a`.
+    /// `argv` points to `argc` strings that live as long as `'a`, or `argc` is 0.
     pub unsafe fn new(argv: *mut *mut raw::RedisModuleString, argc: c_int) -> Self {
-        let argc = usize::try_from(argc).unwrap_or(0);
-        // SAFETY: the caller's promise; `Text` is a transparent pointer.
-        let texts = unsafe { std::slice::from_raw_parts(argv.cast::<Text>(), argc) };
+        let texts = match usize::try_from(argc) {
+            // A module loaded without arguments gets a null pointer.
+            Err(_) | Ok(0) => &[],
+            // SAFETY: the caller's promise; `Text` is a transparent pointer.
+            Ok(argc) => unsafe { std::slice::from_raw_parts(argv.cast::<Text>(), argc) },
+        };
         Self { texts }
     }
 
@@ -274,6 +277,19 @@ impl Context {
         let replay =
             (raw::REDISMODULE_CTX_FLAGS_REPLICATED | raw::REDISMODULE_CTX_FLAGS_LOADING) as c_int;
         flags & replay != 0
+    }
+
+    /// True on Valkey, which numbers some options for itself.
+    pub fn is_valkey(self) -> bool {
+        let info = api!(RedisModule_GetServerInfo(self.0, c"server".as_ptr()));
+        let name = api!(RedisModule_ServerInfoGetFieldC(
+            info,
+            c"server_name".as_ptr()
+        ));
+        // SAFETY: a C string that lives as long as `info`, or null where there is no such field.
+        let is_valkey = !name.is_null() && unsafe { CStr::from_ptr(name) } == c"valkey";
+        api!(RedisModule_FreeServerInfo(self.0, info));
+        is_valkey
     }
 
     /// True if the server wants to know the keys of a call, and not its reply.

@@ -46,31 +46,36 @@ fn check<L: Limiter>(context: Context, argv: Argv<'_>) -> Result<Verdict, Failur
         mode: check.mode,
     };
     let decision = judge::<L>(context, key, &call)?;
-    if decision.charge.is_some() {
+    if decision.units.is_some() {
         time.replicate(context, argv, NOW_INDEX);
     }
     Ok(decision.verdict)
 }
 
 /// Decides a call on a key and charges it. Replicating a charge is left to the caller.
-#[inline]
+#[inline(always)]
+#[allow(
+    clippy::inline_always,
+    reason = "the hottest path of all: it saves copying the decision"
+)]
 pub fn judge<L: Limiter>(context: Context, key: Text, call: &Call) -> Result<Decision, Failure> {
     let handle = Handle::open(context, key);
     let slot = Slot::<L>::new(&handle)?;
     let decision = slot.decide(call)?;
-    if let Some(charge) = decision.charge {
-        slot.charge(charge);
-        keyspace::charged(context, key, &handle, decision.verdict.reset_after_us);
+    if let Some(charge) = decision.charge(call) {
+        slot.charge(charge, decision.verdict.reset_after_us);
     }
-    note::<L>(context, key, call, &decision);
+    drop(handle);
+    follow::<L>(context, key, call, &decision);
     Ok(decision)
 }
 
-/// What a decision leaves behind outside of the key.
+/// What follows a decision once its key is closed, but for replication.
 #[inline]
-pub fn note<L: Limiter>(context: Context, key: Text, call: &Call, decision: &Decision) {
+pub fn follow<L: Limiter>(context: Context, key: Text, call: &Call, decision: &Decision) {
     stats::of(L::ALGORITHM).decided(call, decision);
-    if decision.charge.is_some() {
+    if decision.units.is_some() {
+        keyspace::announce_charge(context, key);
         denials::allowed(context, key);
     } else if decision.verdict.allowed == 0 && call.mode != Mode::Peek && call.cost > 0 {
         denials::denied(context, key);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use redis_module::raw;
 
 use super::api::{Context, OK, api};
-use super::value::{Place, Value};
+use super::value::Value;
 use crate::codec;
 use crate::limit::State;
 
@@ -68,12 +68,7 @@ unsafe fn given(value: *const c_void) -> Option<Value> {
 /// As for [`given`].
 unsafe fn encoded(value: *const c_void) -> Vec<u8> {
     // SAFETY: the caller's promise; the server does nothing else with the key meanwhile.
-    unsafe {
-        given(value).map_or_else(Vec::new, |value| match value.place() {
-            Place::Narrow(algorithm, words) => codec::encode(&algorithm.unpack(words)),
-            Place::Boxed(state) => codec::encode(state),
-        })
-    }
+    unsafe { given(value).map_or_else(Vec::new, |value| value.look(codec::encode)) }
 }
 
 unsafe extern "C" fn rdb_save(io: *mut raw::RedisModuleIO, value: *mut c_void) {
@@ -161,11 +156,12 @@ unsafe extern "C" fn free(value: *mut c_void) {
 }
 
 unsafe extern "C" fn free_effort(_key: *mut raw::RedisModuleString, value: *const c_void) -> usize {
+    let blocks = |state: &State| match state {
+        State::SlidingLog(log) => log.buffers().count(),
+        _ => 0,
+    };
     // SAFETY: the server gives a key's value.
-    match unsafe { given(value).map(|value| value.place()) } {
-        Some(Place::Boxed(State::SlidingLog(log))) => log.buffers().count().saturating_add(1),
-        _ => 1,
-    }
+    unsafe { given(value).map_or(0, |value| value.look(blocks)) }.saturating_add(1)
 }
 
 unsafe extern "C" fn copy(
@@ -176,7 +172,7 @@ unsafe extern "C" fn copy(
     // SAFETY: the server gives a key's value.
     unsafe {
         given(value).map_or(ptr::null_mut(), |value| {
-            Value::new(value.state()).pointer().as_ptr()
+            Value::new(value.look(State::clone)).pointer().as_ptr()
         })
     }
 }

@@ -19,18 +19,14 @@ impl<'a, L: Limiter> Slot<'a, L> {
     /// Fails if the key holds anything else.
     #[inline]
     pub fn new(handle: &'a Handle) -> Result<Self, Failure> {
+        let other = |holds| Failure::OtherAlgorithm {
+            holds,
+            asked: L::ALGORITHM,
+        };
         let found = match value(handle)? {
+            // SAFETY: the value is the key's, and nothing else runs while the handle is open.
+            Some(value) => Some(unsafe { value.find::<L>() }.map_err(other)?),
             None => None,
-            // SAFETY: the value is the key's, and the handle is the only one open on it.
-            Some(value) => match unsafe { value.find::<L>() } {
-                Found::Other(holds) => {
-                    return Err(Failure::OtherAlgorithm {
-                        holds,
-                        asked: L::ALGORITHM,
-                    });
-                }
-                found => Some(found),
-            },
         };
         Ok(Self { handle, found })
     }
@@ -40,13 +36,14 @@ impl<'a, L: Limiter> Slot<'a, L> {
         let state = match &self.found {
             Some(Found::Narrow(_, state)) => Some(state),
             Some(Found::Boxed(state)) => Some(&**state),
-            Some(Found::Other(_)) | None => None,
+            None => None,
         };
         Ok(decide(&L::view(state, call.policy, call.now_us), call)?)
     }
 
+    /// Charges, and lets the key live until what is charged is forgotten.
     #[inline]
-    pub fn charge(self, charge: Charge) {
+    pub fn charge(self, charge: Charge, reset_after_us: u64) {
         match self.found {
             Some(Found::Narrow(words, mut state)) => {
                 state.charge(charge);
@@ -56,8 +53,9 @@ impl<'a, L: Limiter> Slot<'a, L> {
                 }
             }
             Some(Found::Boxed(state)) => state.charge(charge),
-            Some(Found::Other(_)) | None => put(self.handle, L::fresh(charge).into(), false),
+            None => put(self.handle, L::fresh(charge).into(), false),
         }
+        keep_for(self.handle, reset_after_us);
     }
 }
 
@@ -88,12 +86,8 @@ pub fn with_state<R>(
     handle: &Handle,
     look: impl FnOnce(&State) -> R,
 ) -> Result<Option<R>, Failure> {
-    // SAFETY: the value is the key's, and the handle is the only one open on it.
-    let place = value(handle)?.map(|value| unsafe { value.place() });
-    Ok(place.map(|place| match place {
-        Place::Narrow(algorithm, words) => look(&algorithm.unpack(words)),
-        Place::Boxed(state) => look(state),
-    }))
+    // SAFETY: the value is the key's, and nothing else runs while the handle is open.
+    Ok(value(handle)?.map(|value| unsafe { value.look(look) }))
 }
 
 /// The same for changing it. What fits into 32 bytes still does when units are given back.
@@ -101,7 +95,7 @@ pub fn with_state_mut<R>(
     handle: &Handle,
     change: impl FnOnce(&mut State) -> R,
 ) -> Result<Option<R>, Failure> {
-    // SAFETY: the value is the key's, and the handle is the only one open on it.
+    // SAFETY: the value is the key's, and nothing else runs while the handle is open.
     let place = value(handle)?.map(|value| unsafe { value.place() });
     Ok(place.map(|place| match place {
         Place::Narrow(algorithm, words) => {
@@ -114,16 +108,15 @@ pub fn with_state_mut<R>(
     }))
 }
 
-/// What follows every charge, but for replication: the key lives for `reset_after_us` and the
-/// margin, and those who watch or listen hear of it.
+/// What follows every charge, but for replication. Others may act on it at once, so no key is open
+/// any more.
 #[inline]
-pub fn charged(context: Context, key: Text, handle: &Handle, reset_after_us: u64) {
-    keep_for(handle, reset_after_us);
+pub fn announce_charge(context: Context, key: Text) {
     context.signal_modified(key);
     context.notify(c"rl.charge", key);
 }
 
-/// The expiry is touched only where the server's own answer has left the upper half of the margin.
+/// Lets the key live for `reset_after_us` and the margin. It is touched only where the server's own answer has left the upper half of the margin.
 #[inline]
 fn keep_for(handle: &Handle, reset_after_us: u64) {
     let margin_ms = config::TTL_MARGIN_MS.load(Ordering::Relaxed);

@@ -7,6 +7,9 @@ use redis_module::raw;
 use super::api::{self, Argv, Context, ERR, OK, api};
 use super::{commands, config, data_type, stats};
 
+/// Valkey's option by which a module says that its keys may move with their slot: they travel as an
+/// AOF rewrite and the calls that follow it, which this module supports anyway.
+const VALKEY_ATOMIC_SLOT_MIGRATION: u32 = 1 << 5;
 /// 1.2.3 is 10203.
 const VERSION: c_int = 100;
 
@@ -52,11 +55,16 @@ fn load(context: Context, argv: Argv<'_>) -> Result<(), String> {
             "this server is too old for redis-rl: it has no {name}; Redis 7.0 is the first that will do"
         ));
     }
-    #[expect(clippy::cast_possible_wrap, reason = "three flags")]
-    let options = (raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
+    let mut options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
         | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED
-        | raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD) as c_int;
-    api!(RedisModule_SetModuleOptions(context.0, options));
+        | raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD;
+    if context.is_valkey() {
+        options |= VALKEY_ATOMIC_SLOT_MIGRATION;
+    }
+    api!(RedisModule_SetModuleOptions(
+        context.0,
+        options.cast_signed()
+    ));
     if !data_type::register(context) {
         return Err("the server refuses the data type 'ratelimit'".to_owned());
     }

@@ -99,15 +99,19 @@ fn refund(context: Context, argv: Argv<'_>) -> Result<Option<u64>, Failure> {
     let Some((refunded, after)) = refunded else {
         return Ok(None);
     };
-    match refunded {
-        Refunded::Unchanged => return Ok(Some(after.remaining)),
-        Refunded::Changed => context.notify(c"rl.refund", key),
-        Refunded::Emptied => {
-            handle.unlink();
-            context.notify_deleted(key);
-        }
+    if refunded == Refunded::Unchanged {
+        return Ok(Some(after.remaining));
     }
+    if refunded == Refunded::Emptied {
+        handle.unlink();
+    }
+    // Others may act on what they hear of it at once.
+    drop(handle);
     context.signal_modified(key);
+    match refunded {
+        Refunded::Emptied => context.notify_deleted(key),
+        _ => context.notify(c"rl.refund", key),
+    }
     time.replicate(context, argv, NOW_INDEX);
     Ok(Some(if refunded == Refunded::Emptied {
         after.policy.burst()

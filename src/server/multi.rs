@@ -3,18 +3,16 @@
 use std::ffi::c_int;
 
 use redis_module::raw;
+use smallvec::SmallVec;
 
 use super::api::{Argv, Context, Handle, OK, Text};
 use super::check::{self, wire};
 use super::clock::Time;
-use super::commands;
 use super::failure::Failure;
-use super::keyspace::{self, Slot};
-use super::stats;
-use crate::args::{self, Clause};
-use crate::limit::{
-    Algorithm, Call, Decision, Fixed, Gcra, Limiter, Mode, Retry, SlidingCounter, SlidingLog, Token,
-};
+use super::keyspace::Slot;
+use super::{commands, stats};
+use crate::args::{self, Clause, Clauses};
+use crate::limit::{Call, Decision, ForAlgorithm, Limiter, Mode, Retry};
 
 pub unsafe extern "C" fn command(
     ctx: *mut raw::RedisModuleCtx,
@@ -31,158 +29,175 @@ pub unsafe extern "C" fn command(
         }
         return OK;
     }
-    match multi(context, argv) {
-        Ok(decisions) => reply(context, &decisions),
+    let mut limits = Limits::new();
+    match multi(context, argv, &mut limits) {
+        Ok(()) => reply(context, &limits),
         Err(failure) => failure.reply(context),
     }
 }
 
-/// A key with its clause, and how the clause's algorithm is worked.
+/// A key with its clause, and what becomes of it.
 struct Limit {
     key: Text,
-    handle: Handle,
-    algorithm: Algorithm,
+    /// `None` once the key is closed.
+    handle: Option<Handle>,
     call: Call,
-    steps: &'static Steps,
+    steps: Steps,
+    decision: Decision,
 }
 
+/// The limits of a call, in order.
+type Limits = SmallVec<[Limit; 4]>;
+
 /// One algorithm's part in a call of several.
+#[derive(Clone, Copy)]
 struct Steps {
     fits_key: fn(&Handle) -> Result<(), Failure>,
     decide: fn(&Handle, &Call) -> Result<Decision, Failure>,
-    charge: fn(Context, &Limit, &Decision) -> Result<(), Failure>,
-    note: fn(Context, Text, &Call, &Decision),
+    charge: fn(&Handle, &Call, &Decision) -> Result<(), Failure>,
+    follow: fn(Context, Text, &Call, &Decision),
 }
 
-const fn steps<L: Limiter>() -> Steps {
-    Steps {
-        fits_key: |handle| Slot::<L>::new(handle).map(|_| ()),
-        decide: |handle, call| Slot::<L>::new(handle)?.decide(call),
-        charge: |context, limit, decision| {
-            if let Some(charge) = decision.charge {
-                Slot::<L>::new(&limit.handle)?.charge(charge);
-                keyspace::charged(
-                    context,
-                    limit.key,
-                    &limit.handle,
-                    decision.verdict.reset_after_us,
-                );
-            }
-            Ok(())
-        },
-        note: check::note::<L>,
-    }
-}
+struct StepsOf;
 
-const fn steps_of(algorithm: Algorithm) -> &'static Steps {
-    match algorithm {
-        Algorithm::Fixed => &const { steps::<Fixed>() },
-        Algorithm::SlidingLog => &const { steps::<SlidingLog>() },
-        Algorithm::SlidingCounter => &const { steps::<SlidingCounter>() },
-        Algorithm::Token => &const { steps::<Token>() },
-        Algorithm::Gcra => &const { steps::<Gcra>() },
-    }
-}
+impl ForAlgorithm for StepsOf {
+    type Output = Steps;
 
-fn multi(context: Context, argv: Argv<'_>) -> Result<Vec<Decision>, Failure> {
-    let multi = args::parse_multi(&argv.from(1))?;
-    let time = Time::of(context, multi.now)?;
-    let keys = argv.from(2).all();
-    let limits: Vec<Limit> = multi
-        .clauses
-        .iter()
-        .zip(keys)
-        .map(
-            |(
-                &Clause {
-                    algorithm,
-                    policy,
-                    cost,
-                },
-                &key,
-            )| Limit {
-                key,
-                handle: Handle::open(context, key),
-                algorithm,
-                call: Call {
-                    policy,
-                    now_us: time.us,
-                    cost,
-                    mode: multi.mode,
-                },
-                steps: steps_of(algorithm),
+    #[inline]
+    fn with<L: Limiter>(self) -> Steps {
+        Steps {
+            fits_key: |handle| Slot::<L>::new(handle).map(|_| ()),
+            decide: |handle, call| Slot::<L>::new(handle)?.decide(call),
+            charge: |handle, call, decision| {
+                if let Some(charge) = decision.charge(call) {
+                    Slot::<L>::new(handle)?.charge(charge, decision.verdict.reset_after_us);
+                }
+                Ok(())
             },
-        )
-        .collect();
-    in_clauses(&limits, |limit| (limit.steps.fits_key)(&limit.handle))?;
-    let decisions = in_clauses(&limits, |limit| {
-        (limit.steps.decide)(&limit.handle, &limit.call)
-    })?;
-    if multi.mode == Mode::Charge
-        && decisions
-            .iter()
-            .any(|decision| decision.verdict.allowed == 0)
-    {
-        for (limit, decision) in limits.iter().zip(&decisions) {
-            if decision.verdict.allowed == 0 {
-                (limit.steps.note)(context, limit.key, &limit.call, decision);
+            follow: check::follow::<L>,
+        }
+    }
+}
+
+fn multi(context: Context, argv: Argv<'_>, limits: &mut Limits) -> Result<(), Failure> {
+    let mut clauses = Clauses::new();
+    let (now, mode) = args::parse_multi(&argv.from(1), &mut clauses)?;
+    let time = Time::of(context, now)?;
+    for (clause, &key) in clauses.iter().zip(argv.from(FIRST_KEY).all()) {
+        let &Clause {
+            algorithm,
+            policy,
+            cost,
+        } = clause;
+        let steps = algorithm.run(StepsOf);
+        let handle = Handle::open(context, key);
+        let call = Call {
+            policy,
+            now_us: time.us,
+            cost,
+            mode,
+        };
+        match (steps.decide)(&handle, &call) {
+            Ok(decision) => limits.push(Limit {
+                key,
+                handle: Some(handle),
+                call,
+                steps,
+                decision,
+            }),
+            Err(failure) => {
+                drop(handle);
+                return Err(first_failure(
+                    context,
+                    argv,
+                    &clauses,
+                    limits.len(),
+                    failure,
+                ));
             }
         }
-        // Nothing is charged: each limiter is as a look finds it.
-        return in_clauses(&limits, |limit| {
-            (limit.steps.decide)(
-                &limit.handle,
+    }
+    let denied = mode == Mode::Charge && limits.iter().any(is_denied);
+    for limit in limits.iter_mut() {
+        let Some(handle) = &limit.handle else {
+            continue;
+        };
+        if denied {
+            // Nothing is charged: each limiter is as a look finds it.
+            limit.decision = (limit.steps.decide)(
+                handle,
                 &Call {
                     mode: Mode::Peek,
                     ..limit.call
                 },
-            )
-        });
+            )?;
+        } else {
+            (limit.steps.charge)(handle, &limit.call, &limit.decision)?;
+        }
     }
-    for (limit, decision) in limits.iter().zip(&decisions) {
-        (limit.steps.charge)(context, limit, decision)?;
-        (limit.steps.note)(context, limit.key, &limit.call, decision);
+    for limit in limits.iter_mut() {
+        limit.handle = None;
     }
-    if decisions.iter().any(|decision| decision.charge.is_some()) {
-        time.replicate(context, argv, keys_end(decisions.len()));
+    for limit in limits.iter() {
+        // One that would have been allowed is not counted: nothing came of it.
+        if !denied || is_denied(limit) {
+            (limit.steps.follow)(context, limit.key, &limit.call, &limit.decision);
+        }
     }
-    Ok(decisions)
+    if limits.iter().any(|limit| limit.decision.units.is_some()) {
+        time.replicate(context, argv, FIRST_KEY.saturating_add(limits.len()));
+    }
+    Ok(())
 }
 
-/// `RL.MULTI numkeys key …`: where the keys end, and `now` stands.
-const fn keys_end(numkeys: usize) -> usize {
-    numkeys.saturating_add(2)
+fn is_denied(limit: &Limit) -> bool {
+    limit.decision.verdict.allowed == 0
 }
 
-/// Does `step` for each clause in turn; a failure names the clause.
-fn in_clauses<T>(
-    limits: &[Limit],
-    step: impl Fn(&Limit) -> Result<T, Failure>,
-) -> Result<Vec<T>, Failure> {
-    let numbered = |(index, limit): (usize, &Limit)| {
-        step(limit).map_err(|failure| {
-            stats::of(limit.algorithm).errors.add(1);
-            Failure::InClause {
-                number: index.saturating_add(1),
-                failure: Box::new(failure),
+/// `RL.MULTI numkeys key … now …`
+const FIRST_KEY: usize = 2;
+
+/// The failure to be told where the clause at `failed` has one: a key of a wrong type goes before
+/// a debt that is too large, wherever it stands.
+#[cold]
+fn first_failure(
+    context: Context,
+    argv: Argv<'_>,
+    clauses: &[Clause],
+    failed: usize,
+    failure: Failure,
+) -> Failure {
+    let mut first = (failed, failure);
+    if matches!(first.1, Failure::Debt) {
+        let keys = argv.from(FIRST_KEY).all();
+        for (index, (clause, &key)) in clauses.iter().zip(keys).enumerate().skip(failed) {
+            let fits_key = clause.algorithm.run(StepsOf).fits_key;
+            if let Err(failure) = fits_key(&Handle::open(context, key)) {
+                first = (index, failure);
+                break;
             }
-        })
-    };
-    limits.iter().enumerate().map(numbered).collect()
+        }
+    }
+    let (index, failure) = first;
+    if let Some(Clause { algorithm, .. }) = clauses.get(index) {
+        stats::of(*algorithm).errors.add(1);
+    }
+    Failure::InClause {
+        number: index.saturating_add(1),
+        failure: Box::new(failure),
+    }
 }
 
-fn reply(context: Context, decisions: &[Decision]) -> c_int {
-    let verdicts = || decisions.iter().map(|decision| &decision.verdict);
+fn reply(context: Context, limits: &Limits) -> c_int {
+    let verdicts = || limits.iter().map(|limit| &limit.decision.verdict);
     let allowed = verdicts().all(|verdict| verdict.allowed > 0);
     let never = verdicts().any(|verdict| verdict.retry == Retry::Never);
-    let longest = verdicts()
-        .map(|verdict| check::retry_after(verdict.retry, check::millis))
-        .max()
-        .unwrap_or(0);
+    let waits = verdicts().map(|verdict| check::retry_after(verdict.retry, check::millis));
+    let longest = waits.max().unwrap_or(0);
     context.reply_array(3);
     context.reply_integer(i64::from(allowed));
     context.reply_integer(if never { -1 } else { longest });
-    context.reply_array(decisions.len());
+    context.reply_array(limits.len());
     for verdict in verdicts() {
         context.reply_integers(&wire(verdict));
     }

@@ -3,6 +3,7 @@
 //! On a replica, and while an AOF is replayed, the charges that arrive count as allowed.
 
 use std::ffi::{CString, c_int};
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use redis_module::raw;
@@ -60,7 +61,7 @@ impl Stats {
 
     #[inline]
     pub fn decided(&self, call: &Call, decision: &Decision) {
-        let admitted = decision.charge.map_or(0, |charge| charge.units);
+        let admitted = decision.units.map_or(0, NonZeroU64::get);
         if decision.verdict.allowed == 0 && call.mode != Mode::Peek {
             self.denied.add(1);
             self.units_refused.add(call.cost);

@@ -63,7 +63,7 @@ fn throttle(context: Context, argv: Argv<'_>, parse: Parse) -> Result<Verdict, F
         mode: Mode::Charge,
     };
     let decision = judge::<Gcra>(context, key, &call)?;
-    if decision.charge.is_some() {
+    if decision.units.is_some() {
         let numbers = [
             policy.limit().to_string(),
             Millis(policy.window_us()).to_string(),

@@ -35,8 +35,6 @@ pub enum Place<'a> {
 pub enum Found<'a, L> {
     Narrow(&'a mut Words, L),
     Boxed(&'a mut L),
-    /// The key holds a limiter of another algorithm.
-    Other(Algorithm),
 }
 
 impl Value {
@@ -76,15 +74,19 @@ impl Value {
         self.0.as_ptr().map_addr(|address| address & !TAG_BITS)
     }
 
+    /// The algorithm, if the state lies in 32 bytes.
+    fn narrow(self) -> Option<Algorithm> {
+        u8::try_from(self.tag())
+            .ok()
+            .and_then(Algorithm::from_number)
+    }
+
     /// The state in its place.
     ///
     /// # Safety
     /// The value is alive, and nobody else reads or writes it during `'a`.
     pub unsafe fn place<'a>(self) -> Place<'a> {
-        let narrow = u8::try_from(self.tag())
-            .ok()
-            .and_then(Algorithm::from_number);
-        match narrow {
+        match self.narrow() {
             Some(algorithm) => {
                 // SAFETY: by its tag the block was made by `new` from words.
                 let words = unsafe { &mut *self.block().cast::<Words>() };
@@ -95,37 +97,38 @@ impl Value {
         }
     }
 
-    /// The state as one of algorithm `L`.
+    /// The state as one of algorithm `L`, or which other one it is of.
     ///
     /// # Safety
     /// As for [`Value::place`].
     #[inline]
-    pub unsafe fn find<'a, L: Limiter>(self) -> Found<'a, L> {
+    pub unsafe fn find<'a, L: Limiter>(self) -> Result<Found<'a, L>, Algorithm> {
         if self.tag() == L::ALGORITHM as usize {
             // SAFETY: by its tag the block was made by `new` from words of this algorithm.
             let words = unsafe { &mut *self.block().cast::<Words>() };
             let state = L::unpack(words);
-            return Found::Narrow(words, state);
+            return Ok(Found::Narrow(words, state));
         }
         // SAFETY: the caller's promise.
         match unsafe { self.place() } {
-            Place::Narrow(other, _) => Found::Other(other),
+            Place::Narrow(other, _) => Err(other),
             Place::Boxed(state) => {
                 let algorithm = state.algorithm();
-                L::of(state).map_or(Found::Other(algorithm), Found::Boxed)
+                L::of(state).map(Found::Boxed).ok_or(algorithm)
             }
         }
     }
 
-    /// A copy of the state.
+    /// Looks at the state.
     ///
     /// # Safety
-    /// As for [`Value::place`].
-    pub unsafe fn state(self) -> State {
-        // SAFETY: the caller's promise.
-        match unsafe { self.place() } {
-            Place::Narrow(algorithm, words) => algorithm.unpack(words),
-            Place::Boxed(state) => state.clone(),
+    /// The value is alive, and nobody writes it meanwhile.
+    pub unsafe fn look<R>(self, look: impl FnOnce(&State) -> R) -> R {
+        match self.narrow() {
+            // SAFETY: by its tag the block was made by `new` from words.
+            Some(algorithm) => look(&algorithm.unpack(unsafe { &*self.block().cast::<Words>() })),
+            // SAFETY: by its tag the block was made by `new` from a state.
+            None => look(unsafe { &*self.block().cast::<State>() }),
         }
     }
 
@@ -152,19 +155,18 @@ impl Value {
     /// Bytes held, where `block_bytes` tells the size of an allocation.
     ///
     /// # Safety
-    /// As for [`Value::place`].
+    /// As for [`Value::look`].
     pub unsafe fn memory_bytes(self, block_bytes: impl Fn(*mut c_void) -> usize) -> usize {
         let own = block_bytes(self.block());
-        // SAFETY: the caller's promise.
-        match unsafe { self.place() } {
-            Place::Boxed(State::SlidingLog(log)) => log
+        let log_bytes = |state: &State| match state {
+            State::SlidingLog(log) => log
                 .buffers()
-                .fold(own, |sum, buffer| {
-                    sum.saturating_add(block_bytes(buffer.as_ptr().cast_mut().cast()))
-                })
-                .saturating_add(log.index_bytes()),
-            _ => own,
-        }
+                .map(|buffer| block_bytes(buffer.as_ptr().cast_mut().cast()))
+                .fold(log.index_bytes(), usize::saturating_add),
+            _ => 0,
+        };
+        // SAFETY: the caller's promise.
+        own.saturating_add(unsafe { self.look(log_bytes) })
     }
 
     /// The value with each of its blocks moved to where `mover` says; it answers null for a block

@@ -31,7 +31,7 @@ impl Key {
             .as_mut()
             .map(|state| L::of(state).expect("one algorithm a key"));
         let decision = decide(&L::view(own.as_deref(), call.policy, call.now_us), call)?;
-        if let Some(charge) = decision.charge {
+        if let Some(charge) = decision.charge(call) {
             match own {
                 Some(own) => own.charge(charge),
                 None => self.state = Some(L::fresh(charge).into()),
