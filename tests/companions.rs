@@ -1311,6 +1311,9 @@ fn several_are_replicated_as_they_came() {
     assert_eq!(all_dumps(&mut other), dumps);
 }
 
+/// Which keys a call charges, by number, and how much.
+type Charges = Vec<(usize, i64)>;
+
 #[test]
 fn many_at_once_never_admit_more_than_each_limit() {
     const CONNECTIONS: u64 = 10;
@@ -1330,12 +1333,12 @@ fn many_at_once_never_admit_more_than_each_limit() {
         let mut client = server.raw(Protocol::Resp2);
         let mut rng = SmallRng::seed_from_u64(seed);
         let mut admitted = [0; 6];
-        let mut calls: Vec<(Vec<(usize, i64)>, Vec<String>)> = Vec::new();
+        let mut calls: Vec<(Charges, Vec<String>)> = Vec::new();
         for _ in 0..CALLS {
             let mut chosen: Vec<usize> = (0..6).collect();
             chosen.shuffle(&mut rng);
             chosen.truncate(rng.random_range(1..=4));
-            let chosen: Vec<(usize, i64)> = chosen
+            let chosen: Charges = chosen
                 .into_iter()
                 .map(|at| (at, rng.random_range(1..=5)))
                 .collect();
