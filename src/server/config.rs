@@ -10,6 +10,7 @@ use redis_module::raw;
 
 use super::api::{Argv, Context, OK, api};
 use crate::args::{Args, Number, Unit};
+use crate::limit::MAX_WINDOW_US;
 
 /// How long a key may outlive its `reset_after`: room for clocks that differ.
 pub static TTL_MARGIN_MS: AtomicI64 = AtomicI64::new(1000);
@@ -18,23 +19,24 @@ pub static MAX_SKEW_MS: AtomicI64 = AtomicI64::new(0);
 /// Whether the names of other limiters' commands are taken where they are free.
 pub static COMPAT_NAMES: AtomicBool = AtomicBool::new(true);
 
-const YEARS_100_MS: u64 = 3_155_760_000_000;
+/// 100 years.
+const MAX_MS: u64 = MAX_WINDOW_US / 1000;
 
 static TTL_MARGIN: Number = Number {
     name: "ttl-margin-ms",
     unit: Unit::Count,
     min: 1,
-    max: YEARS_100_MS,
+    max: MAX_MS,
     summary: "",
 };
 static MAX_SKEW: Number = Number {
     name: "max-skew-ms",
     unit: Unit::Count,
     min: 0,
-    max: YEARS_100_MS,
+    max: MAX_MS,
     summary: "",
 };
-const COMPAT: &str = "compat-names";
+const COMPAT: &CStr = c"compat-names";
 
 static NUMBERS: [(&Number, &AtomicI64); 2] =
     [(&TTL_MARGIN, &TTL_MARGIN_MS), (&MAX_SKEW, &MAX_SKEW_MS)];
@@ -55,7 +57,7 @@ fn read_argument(name: &[u8], value: Option<&[u8]>) -> Result<(), String> {
     let known = NUMBERS
         .iter()
         .find(|(number, _)| number.name.as_bytes().eq_ignore_ascii_case(name));
-    let is_compat = COMPAT.as_bytes().eq_ignore_ascii_case(name);
+    let is_compat = COMPAT.to_bytes().eq_ignore_ascii_case(name);
     if known.is_none() && !is_compat {
         return Err(format!(
             "unknown module argument '{shown}', it must be ttl-margin-ms, max-skew-ms or compat-names and a value"
@@ -71,7 +73,7 @@ fn read_argument(name: &[u8], value: Option<&[u8]>) -> Result<(), String> {
         let yes = value.eq_ignore_ascii_case(b"yes");
         if !yes && !value.eq_ignore_ascii_case(b"no") {
             return Err(format!(
-                "module argument {COMPAT} must be yes or no, got '{}'",
+                "module argument compat-names must be yes or no, got '{}'",
                 value.escape_ascii()
             ));
         }
@@ -101,7 +103,7 @@ fn register(context: Context) -> Option<()> {
     }
     let registered = api!(RedisModule_RegisterBoolConfig(
         context.0,
-        c"compat-names".as_ptr(),
+        COMPAT.as_ptr(),
         c_int::from(COMPAT_NAMES.load(Ordering::Relaxed)),
         raw::REDISMODULE_CONFIG_IMMUTABLE as _,
         Some(get_compat),

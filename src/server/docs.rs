@@ -9,6 +9,9 @@ use super::api::{Context, OK, api};
 use super::commands::{Command, Keys};
 use crate::args::{Choice, Row, Unit};
 
+/// The module's version that brought the commands, all of them so far.
+const SINCE: &str = "0.1.0";
+
 /// Tells the server all about a command; false if it refuses.
 pub fn describe(context: Context, name: &CStr, command: &Command, category: bool) -> bool {
     let created = api!(RedisModule_GetCommand(context.0, name.as_ptr()));
@@ -35,7 +38,7 @@ pub fn describe(context: Context, name: &CStr, command: &Command, category: bool
         version: &raw const version,
         summary: texts.keep(command.summary),
         complexity: texts.keep(command.complexity),
-        since: texts.keep(command.since),
+        since: texts.keep(SINCE),
         history: ptr::null_mut(),
         tips: ptr::null(),
         arity: command.arity,

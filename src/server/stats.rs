@@ -1,6 +1,7 @@
 //! What the module counts, and the INFO section that shows it: `INFO ratelimit`.
 //!
-//! On a replica, and while an AOF is replayed, the charges that arrive count as allowed.
+//! A call is a check if it was decided; one that only failed is an error. Of an `RL.MULTI` that is
+//! denied, only the limiters that deny it count: nothing came of the others. On a replica, and while an AOF is replayed, the charges that arrive count as allowed.
 
 use std::ffi::{CString, c_int};
 use std::num::NonZeroU64;
