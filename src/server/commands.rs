@@ -44,7 +44,6 @@ pub const CHARGE: u32 =
 const CREATE: u32 = raw::REDISMODULE_CMD_KEY_OW | raw::REDISMODULE_CMD_KEY_INSERT;
 
 /// The commands that are this module's own.
-#[expect(clippy::too_many_lines, reason = "a table")]
 fn own() -> Vec<Command> {
     vec![
         check_command::<Fixed>("Limits by a fixed window", "O(1)"),
