@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_longlong, c_void};
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use redis_module::raw;
@@ -51,6 +52,26 @@ required! {
     RedisModule_RegisterNumericConfig, RedisModule_RegisterBoolConfig, RedisModule_LoadConfigs,
     RedisModule_RegisterInfoFunc, RedisModule_InfoAddSection, RedisModule_InfoAddFieldULongLong,
     RedisModule_IsKeysPositionRequest, RedisModule_KeyAtPosWithFlags, RedisModule_DigestAddStringBuffer, RedisModule_DigestEndSequence, RedisModule_DefragAlloc,
+}
+
+type MustObey = unsafe extern "C" fn(*mut raw::RedisModuleCtx) -> c_int;
+
+/// `RedisModule_MustObeyClient`, which only newer Valkeys have.
+static MUST_OBEY: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+
+/// Looks for an API function that the bindings do not know.
+pub fn find_must_obey() {
+    let mut found = ptr::null_mut::<c_void>();
+    // SAFETY: filled at load; it writes the function's address, if there is one.
+    unsafe {
+        if let Some(get) = raw::RedisModule_GetApi {
+            get(
+                c"RedisModule_MustObeyClient".as_ptr(),
+                (&raw mut found).cast(),
+            );
+        }
+    }
+    MUST_OBEY.store(found, Ordering::Relaxed);
 }
 
 /// The call being served.
@@ -270,13 +291,16 @@ impl Context {
         ));
     }
 
-    /// True if the call was judged elsewhere already: it comes from a primary, or from the AOF.
+    /// True if the call was judged elsewhere already: it comes from a primary, from the AOF, or
+    /// from where a slot moves in.
     pub fn is_replay(self) -> bool {
-        let flags = api!(RedisModule_GetContextFlags(self.0));
-        #[expect(clippy::cast_possible_wrap, reason = "flags")]
-        let replay =
-            (raw::REDISMODULE_CTX_FLAGS_REPLICATED | raw::REDISMODULE_CTX_FLAGS_LOADING) as c_int;
-        flags & replay != 0
+        let flags = api!(RedisModule_GetContextFlags(self.0)).cast_unsigned();
+        let replay = raw::REDISMODULE_CTX_FLAGS_REPLICATED | raw::REDISMODULE_CTX_FLAGS_LOADING;
+        // SAFETY: `find_must_obey` stored a function of this type, or null.
+        let must_obey: Option<MustObey> =
+            unsafe { std::mem::transmute(MUST_OBEY.load(Ordering::Relaxed)) };
+        // SAFETY: the server's function, on its own context.
+        flags & replay != 0 || must_obey.is_some_and(|must_obey| unsafe { must_obey(self.0) } != 0)
     }
 
     /// True on Valkey, which numbers some options for itself.

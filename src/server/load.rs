@@ -68,6 +68,7 @@ fn load(context: Context, argv: Argv<'_>) -> Result<(), String> {
     if !data_type::register(context) {
         return Err("the server refuses the data type 'ratelimit'".to_owned());
     }
+    api::find_must_obey();
     config::load(context, argv)?;
     stats::register(context)?;
     commands::register(context)
