@@ -6,9 +6,10 @@
 // Every test file is a crate of its own that compiles all of this and uses some of it.
 #![allow(dead_code, unused_imports)]
 
+pub mod cluster;
 pub mod live;
-pub mod payload;
 pub mod lua;
+pub mod payload;
 pub mod resp;
 mod server;
 pub mod vectors;
