@@ -15,6 +15,7 @@ mod support;
 
 use std::env;
 use std::io;
+use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::thread;
@@ -245,6 +246,13 @@ enum Promotion {
     Force,
 }
 
+/// Sends a signal to a server by its own pid.
+fn signal(name: &str, server: &Server) {
+    let pid = server.pid().to_string();
+    let sent = Command::new("kill").args([name, &pid]).status();
+    assert!(sent.expect("kill can be run").success());
+}
+
 #[test]
 fn a_killed_primary_costs_no_more_than_was_not_replicated() {
     let mut cluster = Cluster::start(3, 1, MARGIN);
@@ -262,7 +270,7 @@ fn a_killed_primary_costs_no_more_than_was_not_replicated() {
         let replica = (primary + 3) % 6;
         let promotion = [Promotion::Automatic, Promotion::Takeover, Promotion::Force]
             [usize::try_from(kill % 3).expect("small")];
-        // At every other kill the replica has been cut off a little before, and what is charged meanwhile is lost.
+        // At every other kill the replica stood still a little before and was cut off, and what is charged meanwhile is lost.
         let behind = kill % 2 == 1;
         let total = LIMIT * COMMANDS.len() as u64;
         let port = cluster.nodes[replica].server.port();
@@ -270,26 +278,19 @@ fn a_killed_primary_costs_no_more_than_was_not_replicated() {
         book.under_load(&cluster, || {
             wait_until("some units are charged", || book.sure() > total / 5);
             let [old, new] = [primary, replica].map(|at| &cluster.nodes[at]);
-            let pid = old.server.pid().to_string();
-            let sleeper = behind.then(|| {
-                let mut sleeper = new.client();
-                sleeper
-                    .write_raw(&support::resp::encode(&["DEBUG", "SLEEP", "0.45"]))
-                    .expect("the replica hears");
-                thread::sleep(Duration::from_millis(20));
+            if behind {
+                signal("-STOP", &new.server);
                 ok(&mut old.client(), "CLIENT KILL TYPE replica");
                 let before = book.admitted();
                 wait_until("units are charged that no replica has", || {
                     book.admitted() > before + 100
                 });
-                sleeper
-            });
-            // By its own pid; the guard is told when it is started again.
-            let killed = std::process::Command::new("kill")
-                .args(["-9", &pid])
-                .status();
-            assert!(killed.expect("kill can be run").success());
-            drop(sleeper);
+            }
+            // The guard is told when it is started again.
+            signal("-KILL", &old.server);
+            if behind {
+                signal("-CONT", &new.server);
+            }
             wait_until("the replica takes over", || {
                 let mut client = new.client();
                 match promotion {
