@@ -1,10 +1,14 @@
 # redis-rl: `make` lists what there is to do.
 .DEFAULT_GOAL := help
-.PHONY: help setup run build test parity demo fmt lint docs clean
+.PHONY: help setup run build test parity soak demo fmt lint docs clean
 
 PORT ?= 6379
 # Of `make parity`, for each algorithm; of 200 calls.
 TRACES ?= 5000
+# Of `make soak`: primaries killed, slots moved, links cut.
+KILLS ?= 20
+MOVES ?= 500
+CUTS ?= 12
 # Looked up when it is used, since setup may have installed it by then.
 REDIS_SERVER ?= $(shell command -v redis-server || command -v valkey-server)
 REDIS_CLI = $(patsubst %-server,%-cli,$(notdir $(REDIS_SERVER)))
@@ -40,6 +44,10 @@ test: build server ## run all tests against the release module and a live server
 
 parity: build server ## scripts beside commands: a million calls for each algorithm
 	RL_PARITY_TRACES=$(TRACES) REDIS_SERVER="$(REDIS_SERVER)" cargo test --test parity -- --nocapture --include-ignored
+
+soak: build server ## the long forms: KILLS primaries, MOVES of a slot, CUTS of a link
+	RL_KILLS=$(KILLS) RL_MOVES=$(MOVES) RL_CUTS=$(CUTS) REDIS_SERVER="$(REDIS_SERVER)" \
+	  cargo test --test failover --test cluster --test netsplit -- --nocapture --test-threads 1
 
 demo: build server ## show how the five algorithms treat the same traffic
 	REDIS_SERVER="$(REDIS_SERVER)" cargo run --quiet --example demo

@@ -6,6 +6,7 @@
 // Every test file is a crate of its own that compiles all of this and uses some of it.
 #![allow(dead_code, unused_imports)]
 
+pub mod cluster;
 pub mod live;
 pub mod lua;
 pub mod payload;

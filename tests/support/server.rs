@@ -9,7 +9,7 @@
 //! removes the folder, unless the test is failing: then the folder stays and the end of the log is printed.
 
 use std::fs::{self, File, OpenOptions};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Once;
@@ -39,6 +39,8 @@ pub struct Builder {
     settings: Vec<(String, String)>,
     module: bool,
     module_args: String,
+    namespace: Option<String>,
+    host: Ipv4Addr,
 }
 
 impl Builder {
@@ -58,6 +60,13 @@ impl Builder {
     pub fn module_args(mut self, args: &str) -> Builder {
         self.module_args = args.into();
         self
+    }
+
+    /// In a network namespace of this name, on an address that it has and that can be reached from here.
+    pub fn inside(mut self, namespace: &str, host: Ipv4Addr) -> Builder {
+        self.namespace = Some(namespace.into());
+        self.host = host;
+        self.arg("bind", "0.0.0.0").arg("protected-mode", "no")
     }
 
     /// Starts the server and waits until it answers.
@@ -96,6 +105,8 @@ impl Builder {
             dir,
             port: 0,
             child: None,
+            namespace: self.namespace.clone(),
+            host: self.host,
         };
         for _ in 0..PORT_TRIES {
             server.port = free_port();
@@ -120,6 +131,8 @@ pub struct Server {
     port: u16,
     /// `None` while the server is stopped.
     child: Option<Child>,
+    namespace: Option<String>,
+    host: Ipv4Addr,
 }
 
 impl Server {
@@ -132,6 +145,8 @@ impl Server {
             settings: Vec::new(),
             module: true,
             module_args: String::new(),
+            namespace: None,
+            host: Ipv4Addr::LOCALHOST,
         }
     }
 
@@ -140,11 +155,11 @@ impl Server {
     }
 
     pub fn addr(&self) -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, 1], self.port))
+        SocketAddr::from((self.host, self.port))
     }
 
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}/", self.port)
+        format!("redis://{}:{}/", self.host, self.port)
     }
 
     /// Where redis.conf, the log and the data are.
@@ -316,7 +331,15 @@ impl Server {
             .open(self.log_file())
             .expect("the log can be written");
         let before = self.log().len();
-        let mut child = Command::new(&self.binary)
+        let mut command = Command::new(&self.binary);
+        if let Some(namespace) = &self.namespace {
+            // It becomes the server, so that the child is the server's.
+            command = Command::new("nsenter");
+            command
+                .arg(format!("--net=/var/run/netns/{namespace}"))
+                .arg(&self.binary);
+        }
+        let mut child = command
             .arg(self.conf())
             .current_dir(&self.dir)
             .stdin(Stdio::null())
