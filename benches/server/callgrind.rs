@@ -9,26 +9,28 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::dump::{Dump, Place, base};
 use crate::cases::{Case, Group, Scripts, all, key};
 use crate::host::{Host, Plan, words};
 use crate::resp::{Client, encode};
 
-/// Calls sent at once, as a pipelining client does; each to a key of its own. How many others share
-/// a key's place in the server's tables is a matter of luck, which so many keys even out.
+/// Calls sent at once, as a pipelining client does.
 const BATCH: u64 = 100;
 const WARM_UP: u64 = 2 * BATCH;
 const CALLS: u64 = 10 * BATCH;
 /// Scripts take long under callgrind.
 const CALLS_OF_LUA: u64 = 3 * BATCH;
 /// The cases whose functions are listed.
-const LISTED: [&str; 7] = [
+const LISTED: [&str; 9] = [
     "SET PX",
     "GCRA, allowed, floor",
     "GCRA, allowed",
     "SLIDINGLOG, allowed",
     "RL.MULTI of 1, allowed",
     "RL.MULTI of 2, allowed",
+    "GCRA, allowed, now *",
     "GCRA, denied",
+    "GCRA, denied, 1000 keys",
 ];
 
 #[derive(Clone)]
@@ -115,10 +117,9 @@ fn one(client: &mut Client, dumps: &mut Dumps, case: &Case) -> Count {
     let mut send = |client: &mut Client, calls: u64| {
         for _ in 0..calls / BATCH {
             let batch: Vec<u8> = (0..BATCH)
-                .flat_map(|own| {
+                .flat_map(|_| {
                     sent += 1;
-                    let key = key(if case.new_keys { sent } else { own });
-                    encode(&(case.call)(&key, sent))
+                    encode(&(case.call)(&key(sent % case.keys), sent))
                 })
                 .collect();
             client.write_raw(&batch).expect("the server reads");
@@ -129,8 +130,8 @@ fn one(client: &mut Client, dumps: &mut Dumps, case: &Case) -> Count {
         }
         sent
     };
-    for own in 0..BATCH {
-        if let Some(setup) = case.setup {
+    if let Some(setup) = &case.setup {
+        for own in 0..case.keys {
             words(client, &setup(&key(own)));
         }
     }
@@ -176,10 +177,6 @@ fn one(client: &mut Client, dumps: &mut Dumps, case: &Case) -> Count {
     }
 }
 
-fn base(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
-}
-
 /// The counts that callgrind writes on demand, each since the one before.
 struct Dumps<'a> {
     host: &'a Host,
@@ -210,87 +207,5 @@ impl Dumps<'_> {
         let text = String::from_utf8_lossy(&fs::read(&dump).expect("the dump")).into_owned();
         fs::remove_file(&dump).expect("the dump goes");
         Dump::read(&text)
-    }
-}
-
-/// Where instructions were spent.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
-    pub object: String,
-    /// Of the source; that of an inlined function is its own.
-    pub file: String,
-    pub function: String,
-}
-
-/// What callgrind wrote, uncompressed.
-#[derive(Debug, Default)]
-pub struct Dump {
-    pub total: u64,
-    /// Without what a place calls.
-    pub places: BTreeMap<Place, u64>,
-    /// What functions of other objects took that a module called, with all they called in turn.
-    pub calls: BTreeMap<String, u64>,
-    /// Where the module counts and remembers denials, with what it calls there.
-    pub watching: u64,
-}
-
-impl Place {
-    fn watches(&self) -> bool {
-        self.function.contains("::denials::")
-            || ["/stats.rs", "/denials.rs"]
-                .iter()
-                .any(|file| self.file.ends_with(file))
-    }
-}
-
-const MODULES: [&str; 2] = ["libredis_rl.so", "libfloor.so"];
-
-impl Dump {
-    pub fn read(text: &str) -> Dump {
-        let mut dump = Dump::default();
-        let mut place = Place::default();
-        let mut called = Place::default();
-        let mut after_call = false;
-        for line in text.lines() {
-            if let Some((name, value)) = line.split_once('=') {
-                match name {
-                    "ob" => value.clone_into(&mut place.object),
-                    "fl" | "fi" | "fe" => value.clone_into(&mut place.file),
-                    "fn" => value.clone_into(&mut place.function),
-                    "cob" => value.clone_into(&mut called.object),
-                    "cfn" => value.clone_into(&mut called.function),
-                    "calls" => after_call = true,
-                    _ => {}
-                }
-                continue;
-            }
-            if let Some(total) = line.strip_prefix("totals: ") {
-                dump.total = total.trim().parse().unwrap_or(0);
-                continue;
-            }
-            if !line.starts_with(|c: char| c.is_ascii_digit()) {
-                continue;
-            }
-            let cost = line.split(' ').nth(1).and_then(|cost| cost.parse().ok());
-            let cost: u64 = cost.unwrap_or(0);
-            // The line behind `calls` is what the called function took; its own lines say where. An
-            // object is named only where it is another one than the caller's.
-            if std::mem::take(&mut after_call) {
-                let other = std::mem::take(&mut called);
-                let module = MODULES.contains(&base(&place.object));
-                if module && !other.object.is_empty() {
-                    if place.watches() {
-                        dump.watching += cost;
-                    }
-                    *dump.calls.entry(other.function).or_default() += cost;
-                }
-                continue;
-            }
-            if place.watches() {
-                dump.watching += cost;
-            }
-            *dump.places.entry(place.clone()).or_default() += cost;
-        }
-        dump
     }
 }

@@ -10,6 +10,9 @@ pub const MANY: &str = "1000000";
 pub const FEW: &str = "1";
 pub const WINDOW: &str = "60000";
 
+/// As many as are sent at once.
+const KEYS: u64 = 100;
+
 pub type Call = Vec<String>;
 
 /// Whose work a case shows.
@@ -41,16 +44,17 @@ impl Group {
 pub struct Case {
     pub name: String,
     pub group: Group,
-    /// Done once with the key before anything else.
-    pub setup: Option<fn(&str) -> Call>,
+    /// Done once with each key before anything else.
+    pub setup: Option<Box<dyn Fn(&str) -> Call>>,
     /// The `i`th call on a key.
     pub call: Box<dyn Fn(&str, u64) -> Call>,
     /// The first integer of the reply, where it is one.
     pub first: Option<i64>,
     /// Measured by the clock, too.
     pub timed: bool,
-    /// A key of its own for every call.
-    pub new_keys: bool,
+    /// How many keys the calls go round where instructions are counted. How many others share a key's
+    /// place in the server's tables is a matter of luck, which so many even out.
+    pub keys: u64,
 }
 
 /// 16 bytes.
@@ -70,7 +74,7 @@ fn case(name: &str, group: Group, call: impl Fn(&str, u64) -> Call + 'static) ->
         call: Box::new(call),
         first: None,
         timed: false,
-        new_keys: false,
+        keys: KEYS,
     }
 }
 
@@ -89,9 +93,9 @@ impl Case {
         }
     }
 
-    fn setup(self, setup: fn(&str) -> Call) -> Case {
+    fn setup(self, setup: impl Fn(&str) -> Call + 'static) -> Case {
         Case {
-            setup: Some(setup),
+            setup: Some(Box::new(setup)),
             ..self
         }
     }
@@ -134,11 +138,24 @@ pub fn all(scripts: &Scripts, peer: bool) -> Vec<Case> {
     }
     let now = NOW_MS;
     cases.push(
-        case("GCRA, allowed, others denied", Group::Ours, move |key, _| {
-            call(&format!("RL.GCRA {key} {MANY} {WINDOW} {now}"))
-        })
+        case(
+            "GCRA, allowed, others denied",
+            Group::Ours,
+            move |key, _| call(&format!("RL.GCRA {key} {MANY} {WINDOW} {now}")),
+        )
+        .setup(|key| half_full("GCRA", key))
         .first(1),
     );
+    let denied = |key: &str| call(&format!("RL.GCRA {key} {FEW} {WINDOW} {NOW_MS}"));
+    for keys in [1, 1000] {
+        let name = format!("GCRA, denied, {keys} keys");
+        cases.push(Case {
+            keys,
+            ..case(&name, Group::Ours, move |key, _| denied(key))
+                .setup(denied)
+                .first(0)
+        });
+    }
     cases
 }
 
@@ -161,16 +178,6 @@ fn side(scripts: &Scripts, peer: bool, first: i64, limit: &'static str) -> Vec<C
     let verdict = if first == 1 { "allowed" } else { "denied" };
     let mut cases = Vec::new();
     for algorithm in ALGORITHMS {
-        // Full, so that it stays for a minute.
-        let there: fn(&str) -> Call = match algorithm {
-            "FIXED" => |key| call(&format!("RL.FIXED {key} {FEW} {WINDOW} {NOW_MS}")),
-            "SLIDINGLOG" => |key| call(&format!("RL.SLIDINGLOG {key} {FEW} {WINDOW} {NOW_MS}")),
-            "SLIDINGCOUNTER" => {
-                |key| call(&format!("RL.SLIDINGCOUNTER {key} {FEW} {WINDOW} {NOW_MS}"))
-            }
-            "TOKEN" => |key| call(&format!("RL.TOKEN {key} {FEW} {WINDOW} {NOW_MS}")),
-            _ => |key| call(&format!("RL.GCRA {key} {FEW} {WINDOW} {NOW_MS}")),
-        };
         let floor = case(
             &format!("{algorithm}, {verdict}, floor"),
             Group::Floor,
@@ -178,14 +185,20 @@ fn side(scripts: &Scripts, peer: bool, first: i64, limit: &'static str) -> Vec<C
         );
         cases.push(Case {
             timed: algorithm == "GCRA" && first == 1,
-            ..floor.setup(there)
+            // Full, so that it stays for a minute.
+            ..floor.setup(move |key| call(&format!("RL.{algorithm} {key} {FEW} {WINDOW} {NOW_MS}")))
         });
         let ours = case(
             &format!("{algorithm}, {verdict}"),
             Group::Ours,
             move |key, _| call(&format!("RL.{algorithm} {key} {limit} {WINDOW} {NOW_MS}")),
         );
-        cases.push(ours.first(first).timed());
+        let ours = ours.first(first).timed();
+        cases.push(if first == 1 {
+            ours.setup(move |key| half_full(algorithm, key))
+        } else {
+            ours
+        });
     }
     cases.push(multi(2, verdict, limit, first));
     for (algorithm, digest) in ALGORITHMS.iter().zip(&scripts.usual) {
@@ -219,7 +232,11 @@ fn side(scripts: &Scripts, peer: bool, first: i64, limit: &'static str) -> Vec<C
         });
     }
     if peer {
-        let (burst, count) = if first == 1 { (999_999, MANY) } else { (0, FEW) };
+        let (burst, count) = if first == 1 {
+            (999_999, MANY)
+        } else {
+            (0, FEW)
+        };
         let peer = case(
             &format!("CL.THROTTLE, {verdict}"),
             Group::Peer,
@@ -231,6 +248,13 @@ fn side(scripts: &Scripts, peer: bool, first: i64, limit: &'static str) -> Vec<C
     cases
 }
 
+/// A bucket with little in it is gone after a second; this one stays for half a minute.
+fn half_full(algorithm: &str, key: &str) -> Call {
+    call(&format!(
+        "RL.{algorithm} {key} {MANY} {WINDOW} {NOW_MS} COST 500000"
+    ))
+}
+
 /// Other ways to ask; all allowed.
 fn more() -> Vec<Case> {
     let gcra = |name: &str, options: &'static str| {
@@ -239,6 +263,7 @@ fn more() -> Vec<Case> {
             call(&format!("RL.GCRA {key} {MANY} {WINDOW} {options}"))
         })
         .first(1)
+        .setup(|key| half_full("GCRA", key))
     };
     let spaced = |name: &str, window_ms: u64| {
         let name = format!("SLIDINGLOG, allowed, {name}");
@@ -257,11 +282,12 @@ fn more() -> Vec<Case> {
         multi(1, "allowed", MANY, 1),
         multi(4, "allowed", MANY, 1),
         Case {
-            new_keys: true,
+            keys: u64::MAX,
+            setup: None,
             ..gcra("new key", "1800000000123")
         },
         Case {
-            new_keys: true,
+            keys: u64::MAX,
             name: "SET PX, new key".to_owned(),
             ..case("", Group::Server, |key, _| {
                 call(&format!("SET {key} {NOW_MS} PX 100000"))
@@ -269,6 +295,8 @@ fn more() -> Vec<Case> {
         },
         gcra("PEEK", "1800000000123 PEEK"),
         gcra("COST 5", "1800000000123 COST 5"),
+        // 600 ms more each time, which is more than half of the margin.
+        gcra("expiry set anew", "1800000000123 COST 10000"),
         gcra("now *", "*"),
         spaced("1 ms apart", 60_000),
         spaced("10 count, 1 ages out", 1_000),

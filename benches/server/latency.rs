@@ -26,7 +26,12 @@ impl Latencies {
 
 const CONNECTIONS: usize = 4;
 
-pub fn measure(host: &Host, per_second: u64, seconds: u64, call: impl Fn(u64) -> Call) -> Latencies {
+pub fn measure(
+    host: &Host,
+    per_second: u64,
+    seconds: u64,
+    call: impl Fn(u64) -> Call,
+) -> Latencies {
     let mut random = Xorshift(0xda3e_39cb_94b9_5bdb);
     let calls: Vec<Vec<u8>> = (0..per_second * seconds)
         .map(|_| encode(&call(random.next())))

@@ -13,6 +13,7 @@
 mod callgrind;
 mod cases;
 mod charts;
+mod dump;
 mod host;
 mod latency;
 mod memory;
@@ -76,7 +77,9 @@ fn main() {
         let others = variable("OTHER_SERVERS").unwrap_or_default();
         for other in others.split(':').filter(|other| !other.is_empty()) {
             // The peer may not load there.
-            report.key_bytes.push(memory::keys(&path(other), &own, false));
+            report
+                .key_bytes
+                .push(memory::keys(&path(other), &own, false));
         }
     }
     if wanted("log") {

@@ -141,10 +141,7 @@ pub fn logs(binary: &Path, modules: &[PathBuf]) -> Vec<LogBytes> {
         let logs = (100_000 / entries).clamp(1, 1000);
         // The table of keys is the same for all.
         fill(&mut client, 1000 - logs, |i| {
-            vec![call(&format!(
-                "SET {} 1 PX 999999999",
-                key(1_000_000 + i)
-            ))]
+            vec![call(&format!("SET {} 1 PX 999999999", key(1_000_000 + i)))]
         });
         let before = host.info("used_memory");
         for log in 0..logs {
@@ -212,7 +209,8 @@ pub fn long_log(binary: &Path, modules: &[PathBuf], copies: usize) -> LongLog {
     let bytes = line(&mut client, "MEMORY USAGE full SAMPLES 0");
     let mut rows: Vec<(String, Rounds)> = Vec::new();
     let mut copy = Rounds::default();
-    let log = |rest: &str, now: u64| format!("RL.SLIDINGLOG log {entries} {window_ms} {now} {rest}");
+    let log =
+        |rest: &str, now: u64| format!("RL.SLIDINGLOG log {entries} {window_ms} {now} {rest}");
     // What is called on a copy, in this order; the log is as the calls before have left it.
     let calls = [
         ("denied", log("", newest)),
@@ -222,11 +220,17 @@ pub fn long_log(binary: &Path, modules: &[PathBuf], copies: usize) -> LongLog {
         ("RL.INSPECT", format!("RL.INSPECT log {newest}")),
         ("allowed, 1 ages out", log("", newest + 1)),
         ("PEEK, half aged", log("PEEK", newest + window_ms / 2)),
-        ("RL.REFUND 1000", format!("RL.REFUND log 1000 {}", newest + 1)),
+        (
+            "RL.REFUND 1000",
+            format!("RL.REFUND log 1000 {}", newest + 1),
+        ),
         ("allowed, half ages out", log("", newest + window_ms / 2)),
         ("allowed right after", log("", newest + window_ms / 2 + 1)),
         ("allowed, all age out", log("", newest + 2 * window_ms)),
-        ("allowed right after that", log("", newest + 2 * window_ms + 1)),
+        (
+            "allowed right after that",
+            log("", newest + 2 * window_ms + 1),
+        ),
     ];
     for _ in 0..copies {
         line(&mut client, "DEL log");
@@ -313,7 +317,12 @@ pub struct Latency {
 pub fn growth(binary: &Path, modules: &[PathBuf], keys: u64, seconds: u64) -> Growth {
     let host = plain(binary, modules);
     let mut client = host.client();
-    let limiter = |i: u64| call(&format!("RL.GCRA {} 1000000 {WINDOW_MS} * COST 1000", key(i)));
+    let limiter = |i: u64| {
+        call(&format!(
+            "RL.GCRA {} 1000000 {WINDOW_MS} * COST 1000",
+            key(i)
+        ))
+    };
     let before = host.info("used_memory");
     let begin = std::time::Instant::now();
     fill(&mut client, keys, |i| vec![limiter(i)]);

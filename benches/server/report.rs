@@ -91,12 +91,12 @@ impl Report {
             ("cpu", format!("{model}, {cores} cores")),
             ("system", output("uname", &["-srm"])),
             ("load at the beginning", load),
-            (
-                "server",
-                output(&server.to_string_lossy(), &["--version"]),
-            ),
+            ("server", output(&server.to_string_lossy(), &["--version"])),
             ("modules", names.join(", ")),
-            ("module at", output("git", &["rev-parse", "--short", "HEAD"])),
+            (
+                "module at",
+                output("git", &["rev-parse", "--short", "HEAD"]),
+            ),
             ("compiler", output("rustc", &["--version"])),
             ("valgrind", output("valgrind", &["--version"])),
         ];
@@ -153,7 +153,11 @@ impl Report {
             for algorithm in ALGORITHMS {
                 let name = format!("{algorithm}, {verdict}");
                 let of_floor = ratio(&name, &format!("{name}, floor"));
-                at_most(format!("{name}: at most {most} × the floor"), of_floor, most);
+                at_most(
+                    format!("{name}: at most {most} × the floor"),
+                    of_floor,
+                    most,
+                );
             }
         }
         for verdict in ["allowed", "denied"] {
@@ -195,8 +199,12 @@ impl Report {
             );
         }
         for count in &self.counts {
-            if ["GCRA, allowed", "GCRA, denied", "GCRA, allowed, others denied"]
-                .contains(&count.name.as_str())
+            if [
+                "GCRA, allowed",
+                "GCRA, denied",
+                "GCRA, allowed, others denied",
+            ]
+            .contains(&count.name.as_str())
             {
                 at_most(
                     format!("{}: watching at most 0.02 of the call", count.name),
@@ -212,7 +220,11 @@ impl Report {
                 .fold(0.0, f64::max);
             let server = &bytes.server;
             if server.starts_with("redis 8.2") {
-                at_most(format!("{server}: at most 128 bytes a limiter"), Some(most), 128.0);
+                at_most(
+                    format!("{server}: at most 128 bytes a limiter"),
+                    Some(most),
+                    128.0,
+                );
             }
             at_most(
                 format!("{server}: at most 48 bytes above INCR + PEXPIRE"),
@@ -221,10 +233,17 @@ impl Report {
             );
         }
         for log in &self.log_bytes {
-            let most = if log.kind.starts_with("ms") { 4.0 } else { 16.0 };
+            let most = if log.kind.starts_with("ms") {
+                4.0
+            } else {
+                16.0
+            };
             for (entries, bytes) in log.rows.iter().filter(|(entries, _)| *entries >= 100) {
                 at_most(
-                    format!("log of {entries}, {}: at most {most} bytes an entry", log.kind),
+                    format!(
+                        "log of {entries}, {}: at most {most} bytes an entry",
+                        log.kind
+                    ),
                     Some(*bytes),
                     most,
                 );
@@ -280,7 +299,12 @@ impl Report {
 
         let times = |figure: Option<f64>| figure.map_or("—".to_owned(), |x| format!("{x:.2}"));
         let count = |count: &Count| {
-            let floor = count.name.split(", ").take(2).collect::<Vec<_>>().join(", ");
+            let floor = count
+                .name
+                .split(", ")
+                .take(2)
+                .collect::<Vec<_>>()
+                .join(", ");
             let of = |name: &str| times(self.count(name).map(|of| count.instructions / of));
             vec![
                 count.name.clone(),
@@ -293,7 +317,14 @@ impl Report {
         };
         table(
             "Instructions per command",
-            &["case", "instructions", "spread", "× INCR", "× SET PX", "× its floor"],
+            &[
+                "case",
+                "instructions",
+                "spread",
+                "× INCR",
+                "× SET PX",
+                "× its floor",
+            ],
             self.counts.iter().map(count).collect(),
         );
         for count in &self.counts {
@@ -304,13 +335,21 @@ impl Report {
             };
             let name = &count.name;
             let heads = ["", "instructions"];
-            table(&format!("{name}: by object"), &heads, rows(&count.objects, 5));
+            table(
+                &format!("{name}: by object"),
+                &heads,
+                rows(&count.objects, 5),
+            );
             table(
                 &format!("{name}: what the module calls, with all below"),
                 &heads,
                 rows(&count.calls, 14),
             );
-            table(&format!("{name}: by function"), &heads, rows(&count.functions, 24));
+            table(
+                &format!("{name}: by function"),
+                &heads,
+                rows(&count.functions, 24),
+            );
         }
 
         let middle = |rounds: &Rounds, digits: usize| {

@@ -80,7 +80,7 @@ fn one(host: &Host, case: &Case, speed: &mut Speed, round: u64) {
     let mut client = host.client();
     words(&mut client, &["FLUSHALL"]);
     // Every key is there, and full where calls are to be denied.
-    let first = |number: u64| match case.setup {
+    let first = |number: u64| match &case.setup {
         Some(setup) => setup(&key(number)),
         None => (case.call)(&key(number), number),
     };
