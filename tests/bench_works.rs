@@ -77,7 +77,10 @@ fn the_usual_scripts_limit() {
     for key in keys.items().expect("a list") {
         let key = latin1(key.bytes().expect("a text"));
         assert!(
-            ok(&mut client, &format!("PTTL {key}")).int().expect("a time") > 0,
+            ok(&mut client, &format!("PTTL {key}"))
+                .int()
+                .expect("a time")
+                > 0,
             "{key} stays for ever"
         );
     }
@@ -101,6 +104,11 @@ fn a_dump_is_read() {
     assert_eq!(dump.calls, [("RM_GetExpire".to_owned(), 500)].into());
     assert_eq!(dump.watching, 20);
     let check = |place: &dump::Place| place.function == "check" && place.file == "check.rs";
-    let of_check: u64 = dump.places.iter().filter(|(place, _)| check(place)).map(|(_, cost)| cost).sum();
+    let of_check: u64 = dump
+        .places
+        .iter()
+        .filter(|(place, _)| check(place))
+        .map(|(_, cost)| cost)
+        .sum();
     assert_eq!(of_check, 330);
 }

@@ -9,8 +9,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::dump::{Dump, Place, base};
 use crate::cases::{Case, Group, Scripts, all, key};
+use crate::dump::{Dump, Place, base};
 use crate::host::{Host, Plan, words};
 use crate::resp::{Client, encode};
 
