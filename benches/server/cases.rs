@@ -14,6 +14,10 @@ pub const WINDOW: &str = "60000";
 const KEYS: u64 = 100;
 
 pub type Call = Vec<String>;
+/// The call that makes a key.
+pub type Setup = Box<dyn Fn(&str) -> Call>;
+/// The `i`th call on a key.
+pub type Make = Box<dyn Fn(&str, u64) -> Call>;
 
 /// Whose work a case shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,9 +49,8 @@ pub struct Case {
     pub name: String,
     pub group: Group,
     /// Done once with each key before anything else.
-    pub setup: Option<Box<dyn Fn(&str) -> Call>>,
-    /// The `i`th call on a key.
-    pub call: Box<dyn Fn(&str, u64) -> Call>,
+    pub setup: Option<Setup>,
+    pub call: Make,
     /// The first integer of the reply, where it is one.
     pub first: Option<i64>,
     /// Measured by the clock, too.
