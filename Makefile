@@ -1,6 +1,6 @@
 # redis-rl: `make` lists what there is to do.
 .DEFAULT_GOAL := help
-.PHONY: help setup run build test parity soak demo fmt lint docs clean
+.PHONY: help setup run build test parity soak demo bench fmt lint docs clean
 
 PORT ?= 6379
 # Of `make parity`, for each algorithm; of 200 calls.
@@ -51,6 +51,12 @@ soak: build server ## the long forms: KILLS primaries, MOVES of a slot, CUTS of 
 
 demo: build server ## show how the five algorithms treat the same traffic
 	REDIS_SERVER="$(REDIS_SERVER)" cargo run --quiet --example demo
+
+# What may be set: benches/server/main.rs. Valgrind is looked for, not asked for: the run says what it skipped.
+bench: build server ## measure: decisions, instructions, throughput, memory (about 15 min; GROWTH=1 for more)
+	cargo build --release --example floor
+	cargo bench --bench decisions -- --quiet
+	REDIS_SERVER="$(REDIS_SERVER)" GROWTH="$(GROWTH)" cargo bench --bench server
 
 fmt: ## format the code
 	cargo fmt
