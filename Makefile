@@ -1,6 +1,6 @@
 # redis-rl: `make` lists what there is to do.
 .DEFAULT_GOAL := help
-.PHONY: help setup run build test parity demo fmt lint docs clean
+.PHONY: help setup run build test test-matrix test-containers parity demo fmt lint docs clean
 
 PORT ?= 6379
 # Of `make parity`, for each algorithm; of 200 calls.
@@ -13,7 +13,7 @@ REDIS_CLI = $(patsubst %-server,%-cli,$(notdir $(REDIS_SERVER)))
 unexport CARGO_TARGET_DIR
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo '  PORT=6380 moves `make run`; REDIS_SERVER=/path/to/valkey-server chooses the server.'
 
@@ -37,6 +37,12 @@ run: port build server ## build, then run a server with the module in the foregr
 
 test: build server ## run all tests against the release module and a live server
 	REDIS_SERVER="$(REDIS_SERVER)" cargo test
+
+test-matrix: build ## run the tests that need a server on every Redis and Valkey that can be had here
+	REDIS_SERVER="$(REDIS_SERVER)" scripts/matrix.sh
+
+test-containers: ## run the container tests: image, vectors, persistence; needs Docker, starts an engine where it may
+	scripts/docker.sh scripts/containers.sh
 
 parity: build server ## scripts beside commands: a million calls for each algorithm
 	RL_PARITY_TRACES=$(TRACES) REDIS_SERVER="$(REDIS_SERVER)" cargo test --test parity -- --nocapture --include-ignored

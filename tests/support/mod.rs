@@ -7,8 +7,8 @@
 #![allow(dead_code, unused_imports)]
 
 pub mod live;
-pub mod payload;
 pub mod lua;
+pub mod payload;
 pub mod resp;
 mod server;
 pub mod vectors;
