@@ -15,6 +15,8 @@ cd "$(dirname "$0")/.."
 
 MATRIX=${MATRIX:-redis:bookworm redis:trixie redis:sid valkey:bookworm-backports valkey:trixie valkey:sid}
 logs=target/matrix
+# The scripts are compared with the commands at length by `make parity`; here it is the server that differs.
+export RL_PARITY_TRACES=${RL_PARITY_TRACES:-20}
 mkdir -p target/servers "$logs"
 rows="" failed=0 missing=0
 # For each server that was tested: its version (kind and number) and its binary.

@@ -99,8 +99,8 @@ impl Image {
             .to_vec();
             command.extend(args);
             let path = module().display().to_string();
-            let mount =
-                Mount::bind_mount(path, "/libredis_rl.so").with_access_mode(testcontainers::core::AccessMode::ReadOnly);
+            let mount = Mount::bind_mount(path, "/libredis_rl.so")
+                .with_access_mode(testcontainers::core::AccessMode::ReadOnly);
             image.with_cmd(command).with_mount(mount)
         };
         request
@@ -238,6 +238,9 @@ fn the_image_is_as_the_dockerfile_says() {
             .expect("a shell");
         let user = user.stdout_to_vec().expect("an answer");
         let user = String::from_utf8_lossy(&user).trim().to_string();
-        assert!(!user.is_empty() && user != "0", "the server runs as {user:?}");
+        assert!(
+            !user.is_empty() && user != "0",
+            "the server runs as {user:?}"
+        );
     }
 }
