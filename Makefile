@@ -51,11 +51,11 @@ demo: build server ## show how the five algorithms treat the same traffic
 	REDIS_SERVER="$(REDIS_SERVER)" cargo run --quiet --example demo
 
 fmt: ## format the code
-	cargo fmt
+	cargo fmt --all
 
 lint: ## what must be clean before a commit
-	cargo fmt --check
-	cargo clippy --all-targets -- -D warnings
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
 
 docs: ## build the API documentation; a broken link is an error
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps
