@@ -1,6 +1,6 @@
 # redis-rl: `make` lists what there is to do.
 .DEFAULT_GOAL := help
-.PHONY: help setup run build test parity soak demo bench fmt lint docs clean
+.PHONY: help setup run build test test-matrix test-containers parity soak demo bench fmt lint docs clean
 
 PORT ?= 6379
 # Of `make parity`, for each algorithm; of 200 calls.
@@ -17,7 +17,7 @@ REDIS_CLI = $(patsubst %-server,%-cli,$(notdir $(REDIS_SERVER)))
 unexport CARGO_TARGET_DIR
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo '  PORT=6380 moves `make run`; REDIS_SERVER=/path/to/valkey-server chooses the server.'
 
@@ -42,6 +42,12 @@ run: port build server ## build, then run a server with the module in the foregr
 test: build server ## run all tests against the release module and a live server
 	REDIS_SERVER="$(REDIS_SERVER)" cargo test
 
+test-matrix: build ## run the tests that need a server on every Redis and Valkey that can be had here
+	REDIS_SERVER="$(REDIS_SERVER)" scripts/matrix.sh
+
+test-containers: build ## run the container tests: image, vectors, persistence; needs Docker, starts an engine where it may
+	scripts/docker.sh scripts/containers.sh
+
 parity: build server ## scripts beside commands: a million calls for each algorithm
 	RL_PARITY_TRACES=$(TRACES) REDIS_SERVER="$(REDIS_SERVER)" cargo test --test parity -- --nocapture --include-ignored
 
@@ -59,11 +65,11 @@ bench: build server ## measure: decisions, instructions, throughput, memory (abo
 	REDIS_SERVER="$(REDIS_SERVER)" GROWTH="$(GROWTH)" cargo bench --bench server
 
 fmt: ## format the code
-	cargo fmt
+	cargo fmt --all
 
 lint: ## what must be clean before a commit
-	cargo fmt --check
-	cargo clippy --all-targets -- -D warnings
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
 
 docs: ## build the API documentation; a broken link is an error
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps

@@ -41,9 +41,17 @@ pub struct Builder {
     module_args: String,
     namespace: Option<String>,
     host: Ipv4Addr,
+    binary: Option<PathBuf>,
 }
 
 impl Builder {
+    /// Another server than the one the tests run on.
+    pub fn binary(mut self, binary: &Path) -> Builder {
+        let found = on_path(binary);
+        self.binary = Some(found.unwrap_or_else(|| panic!("{} is not there", binary.display())));
+        self
+    }
+
     /// A line of redis.conf. A later one of the same name wins.
     pub fn arg(mut self, name: &str, value: &str) -> Builder {
         self.settings.push((name.into(), value.into()));
@@ -76,7 +84,7 @@ impl Builder {
 
     /// The same; if the server ends instead, what it said.
     pub fn try_start(self) -> Result<Server, String> {
-        let binary = find_server();
+        let binary = self.binary.unwrap_or_else(find_server);
         let dir = new_dir();
         let mut lines = vec![
             "bind 127.0.0.1".to_string(),
@@ -147,6 +155,7 @@ impl Server {
             module_args: String::new(),
             namespace: None,
             host: Ipv4Addr::LOCALHOST,
+            binary: None,
         }
     }
 

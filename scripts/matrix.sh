@@ -1,0 +1,141 @@
+#!/usr/bin/env bash
+# scripts/matrix.sh [TEST...]
+#
+# Runs the tests that start a server on every server that can be had here, with one and the same module, and ends with
+# a table. `make test-matrix` builds the module first. TEST names test files (commands, persistence…); all, if none is.
+#
+#   MATRIX          the servers, as kind:suite of Debian; default below. The server on PATH (or $REDIS_SERVER) comes first
+#   MATRIX_STRICT   1: a server that cannot be had fails the run; else it is listed, and the run goes on
+#
+# The servers are unpacked under target/servers by scripts/server.sh and kept for the next run; remove that folder to
+# get them anew. The whole output of each run is in target/matrix. On another system than Debian, or without a network,
+# only the server on PATH is tested, and the table says so.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+MATRIX=${MATRIX:-redis:bookworm redis:trixie redis:sid valkey:bookworm-backports valkey:trixie valkey:sid}
+logs=target/matrix
+# The scripts are compared with the commands at length by `make parity`; here it is the server that differs.
+export RL_PARITY_TRACES=${RL_PARITY_TRACES:-20}
+mkdir -p target/servers "$logs"
+rows="" failed=0 missing=0
+# For each server that was tested: its version (kind and number) and its binary.
+versions=() binaries=()
+
+row() { rows+="$(printf '%-28s %-14s %-30s %6s' "$@")"$'\n'; }
+
+# "redis 7.0.15" of a binary; nothing if it does not run.
+version_of() {
+  "$1" --version 2>/dev/null | sed -nE 's/^(Redis|Valkey|valkey).* v=([0-9.]+).*/\1 \2/p' | tr RV rv
+}
+
+# Every file that starts a server itself; the support files are none.
+files() {
+  if [ $# -gt 0 ]; then printf '%s\n' "$@"; else
+    grep -lE 'Server::(start|builder)\(' tests/*.rs | sed -E 's,tests/(.*)\.rs,\1,'
+  fi
+}
+mapfile -t tests < <(files "$@")
+arguments=()
+for test in "${tests[@]}"; do arguments+=(--test "$test"); done
+
+# verdict LOG: what cargo said in all, as "412 passed"; the word "none" if nothing ran.
+verdict() {
+  awk '/^test result:/ { passed += $4; failed += $6; ignored += $8 } END {
+    if (passed + failed == 0) { print "no test ran"; exit }
+    printf "%d passed", passed; if (failed) printf ", %d failed", failed; if (ignored) printf ", %d ignored", ignored }' "$1"
+}
+
+# run NAME BINARY VERSION
+run() {
+  local log="$logs/${1//[^a-zA-Z0-9.-]/_}.log" begin=$SECONDS result
+  echo "--- $1: $3, ${#tests[@]} test files; all output in $log"
+  if REDIS_SERVER=$2 REDIS_SERVER_2="" cargo test --no-fail-fast "${arguments[@]}" >"$log" 2>&1; then
+    result=$(verdict "$log")
+  else
+    result="FAILED: $(verdict "$log")" failed=1
+    # What failed and why, not everything that passed.
+    sed -n '/^failures:$/,/^test result/p' "$log" | tail -n 150
+    grep -qE '^test result:' "$log" || tail -n 30 "$log"
+  fi
+  row "$1" "$3" "$result" "$((SECONDS - begin)) s"
+  versions+=("$3") binaries+=("$2")
+}
+
+# offer NAME BINARY: runs it unless the very same version was tested already.
+offer() {
+  local version
+  version=$(version_of "$2")
+  if [ -z "$version" ]; then
+    row "$1" "?" "FAILED: --version says nothing" "-"
+    failed=1
+    return
+  fi
+  for known in ${versions[@]+"${!versions[@]}"}; do
+    if [ "${versions[$known]}" = "$version" ]; then
+      row "$1" "$version" "as above, not run again" "-"
+      return
+    fi
+  done
+  run "$1" "$2" "$version"
+}
+
+echo "--- building the tests"
+cargo test --no-run "${arguments[@]}" || exit 1
+
+local_server=$(command -v "${REDIS_SERVER:-redis-server}" || command -v valkey-server || true)
+if [ -n "$local_server" ]; then offer "here: ${local_server/#$PWD\//}" "$local_server"; else
+  row "on PATH" "-" "not there, NOT RUN" "-"
+  missing=1
+fi
+
+for entry in $MATRIX; do
+  kind=${entry%%:*} suite=${entry#*:}
+  folder=$PWD/target/servers/$kind-$suite
+  binary=$folder/bin/$kind-server
+  if [ ! -x "$binary" ] || [ -z "$(version_of "$binary")" ]; then
+    echo "--- getting $kind of Debian $suite"
+    if ! scripts/server.sh "$folder" "$suite" "$kind" >"$logs/get-$kind-$suite.log" 2>&1; then
+      tail -n 3 "$logs/get-$kind-$suite.log"
+      row "$kind of $suite" "-" "cannot be had, NOT RUN" "-"
+      missing=1
+      continue
+    fi
+  fi
+  offer "$kind of $suite" "$binary"
+done
+
+# Pairs: an older primary with each newer replica of its kind, and Redis 7.0, whose files Valkey reads, with Valkey.
+older() { [ "$1" != "$2" ] && [ "$(printf '%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]; }
+may_follow() {
+  local kind=${1% *} kind2=${2% *}
+  if [ "$kind" = "$kind2" ]; then older "${1#* }" "${2#* }"; else
+    [ "$kind" = redis ] && older "${1#* }" 7.2 && [ "$kind2" = valkey ]
+  fi
+}
+if [ ${#tests[@]} -gt 1 ] && [ -e tests/mixed.rs ]; then
+  for first in "${!versions[@]}"; do
+    for second in "${!versions[@]}"; do
+      may_follow "${versions[$first]}" "${versions[$second]}" || continue
+      name="${versions[$first]} -> ${versions[$second]}" log="$logs/pair-$first-$second.log" begin=$SECONDS
+      if REDIS_SERVER=${binaries[$first]} REDIS_SERVER_2=${binaries[$second]} \
+        cargo test --test mixed >"$log" 2>&1; then
+        result=$(verdict "$log")
+      else
+        result="FAILED: $(verdict "$log")" failed=1
+        tail -n 60 "$log"
+      fi
+      row "$name" "a pair" "$result" "$((SECONDS - begin)) s"
+    done
+  done
+fi
+
+echo
+row_head=$(printf '%-28s %-14s %-30s %6s' server version result time)
+printf '%s\n%s\n%s' "$row_head" "${row_head//?/-}" "$rows"
+if [ $missing -ne 0 ]; then
+  echo "Some servers were not tested: target/matrix/get-*.log says why."
+  if [ "${MATRIX_STRICT:-}" = 1 ]; then failed=1; fi
+fi
+[ ${#versions[@]} -gt 0 ] || { echo "No server at all was tested." >&2; failed=1; }
+exit $failed
