@@ -221,6 +221,19 @@ fn a_replica_without_the_module_says_so() {
         "{log}"
     );
     assert_eq!(rl(&mut client, "RL.GCRA k 5 100000 5")[2], 3);
+    // One that is sent everything anew cannot read a limiter: it ends, or is never in sync.
+    let late = Server::builder().module(false).start();
+    let line = format!("REPLICAOF 127.0.0.1 {}", primary.port());
+    ok(&mut late.raw(Protocol::Resp2), &line);
+    wait_until("the log says why", || late.log().contains("ratelimit"));
+    assert_eq!(rl(&mut client, "RL.GCRA k 5 100000 5")[2], 2);
+    note(&format!(
+        "without the module: {}",
+        late.log()
+            .lines()
+            .find(|line| line.contains("ratelimit"))
+            .unwrap_or_default()
+    ));
 }
 
 /// B77: each way of writing and reading, on one limiter of each kind.
