@@ -20,8 +20,8 @@ use super::resp::{Client, Protocol, Value, latin1};
 
 pub const SLOTS: u16 = 16384;
 
-/// After this a node that does not answer is taken for dead by the others.
-pub const NODE_TIMEOUT_MS: u64 = 600;
+/// After this a node that does not answer is taken for dead by the others: long enough for a busy machine.
+const NODE_TIMEOUT_MS: u64 = 5000;
 
 /// A call is led around for this long before it is given up.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -33,7 +33,7 @@ pub struct Node {
 }
 
 impl Node {
-    fn start(module_args: &str) -> Node {
+    fn start(module_args: &str, timeout_ms: u64) -> Node {
         for _ in 0..20 {
             let listener = TcpListener::bind(("127.0.0.1", 0)).expect("127.0.0.1 has a free port");
             let bus = listener.local_addr().expect("bound").port();
@@ -41,7 +41,7 @@ impl Node {
             let server = Server::builder()
                 .arg("cluster-enabled", "yes")
                 .arg("cluster-port", &bus.to_string())
-                .arg("cluster-node-timeout", &NODE_TIMEOUT_MS.to_string())
+                .arg("cluster-node-timeout", &timeout_ms.to_string())
                 // A replica may take over however long its primary has been away.
                 .arg("cluster-replica-validity-factor", "0")
                 .arg("cluster-migration-barrier", "100")
@@ -79,8 +79,18 @@ pub struct Cluster {
 impl Cluster {
     /// So many primaries, each with so many replicas, all slots served and all replicas in sync.
     pub fn start(primaries: usize, replicas: usize, module_args: &str) -> Cluster {
+        Cluster::with_timeout(primaries, replicas, module_args, NODE_TIMEOUT_MS)
+    }
+
+    /// The same, where a node that does not answer for so long is taken for dead by the others.
+    pub fn with_timeout(
+        primaries: usize,
+        replicas: usize,
+        module_args: &str,
+        timeout_ms: u64,
+    ) -> Cluster {
         let nodes: Vec<Node> = (0..primaries * (1 + replicas))
-            .map(|_| Node::start(module_args))
+            .map(|_| Node::start(module_args, timeout_ms))
             .collect();
         let cluster = Cluster { nodes, primaries };
         let count = u16::try_from(primaries).expect("few");
