@@ -11,7 +11,7 @@
 # get them anew. The whole output of each run is in target/matrix. On another system than Debian, or without a network,
 # only the server on PATH is tested, and the table says so.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 
 MATRIX=${MATRIX:-redis:bookworm redis:trixie redis:sid valkey:bookworm-backports valkey:trixie valkey:sid}
 logs=target/matrix
