@@ -96,7 +96,8 @@ fn a_dump_is_read() {
          cfn=own\ncalls=1 0\n9 50\nfe=check.rs\n11 30\n\
          cob=/lib/redis-server\ncfi=module.c\ncfn=RM_GetExpire\ncalls=4 0\n12 500\n\
          fn=own\n3 50\n\
-         totals: 1005\n",
+         ob=/lib/redis-server\nfl=ae.c\nfn=aeMain\ncfi=server.c\ncfn=serverCron\ncalls=1 0\n5 7000\n\
+         totals: 8005\n",
     );
     assert_eq!(dump.total, 1005);
     let own: u64 = dump.places.values().sum();

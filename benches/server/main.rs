@@ -53,6 +53,7 @@ fn main() {
     let wanted = |part: &str| only.as_ref().is_none_or(|only| only.contains(part));
     let has_peer = peer.is_some();
 
+    let folder = target.join("bench");
     let mut report = Report::new(&server, &modules);
     report.decisions = report::decisions(&target.join("criterion"));
     if !has_peer {
@@ -69,7 +70,9 @@ fn main() {
     }
     if wanted("throughput") {
         eprintln!("throughput");
+        report.save(&folder);
         report.speeds = throughput::measure(&server, &modules, has_peer, rounds);
+        report.save(&folder);
     }
     if wanted("memory") {
         eprintln!("bytes per key");
@@ -82,11 +85,13 @@ fn main() {
                 .push(memory::keys(&path(other), &own, false));
         }
     }
+    report.save(&folder);
     if wanted("log") {
         eprintln!("logs");
         report.log_bytes = memory::logs(&server, &own);
         report.long_log = Some(memory::long_log(&server, &own, 15));
     }
+    report.save(&folder);
     match variable("GROWTH") {
         Some(many) => {
             let keys = match many.parse().expect("GROWTH is a number") {
@@ -98,7 +103,9 @@ fn main() {
         }
         None => report.skip("growth: `make bench GROWTH=1` makes ten million limiters"),
     }
-    report.write(&target.join("bench"));
+    report.save(&folder);
+    println!("{}", report.tables());
+    println!("written: {}", folder.display());
 }
 
 fn variable(name: &str) -> Option<String> {

@@ -42,9 +42,9 @@ pub fn keys(binary: &Path, modules: &[PathBuf], peer: bool) -> KeyBytes {
     )];
     for algorithm in ALGORITHMS {
         let bytes = bytes_per_key(binary, modules, |key| {
-            // A log's first entry makes a state of fixed size; with a second it is a log.
+            // A bucket with little in it would be gone after a second.
             vec![call(&format!(
-                "RL.{algorithm} {key} 1000000 {WINDOW_MS} {NOW_MS} FORCE"
+                "RL.{algorithm} {key} 1000000 {WINDOW_MS} {NOW_MS} COST 500000"
             ))]
         });
         rows.push((algorithm.to_owned(), bytes));

@@ -123,18 +123,16 @@ impl Report {
         Some(count.instructions)
     }
 
-    pub fn write(&self, folder: &Path) {
+    /// Done after every part: a run takes long.
+    pub fn save(&self, folder: &Path) {
         fs::create_dir_all(folder).expect("target/bench can be made");
-        let tables = self.tables();
-        println!("{tables}");
         let save = |name: &str, text: &str| {
             let path = folder.join(name);
             fs::write(&path, text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         };
-        save("tables.md", &tables);
+        save("tables.md", &self.tables());
         save("results.json", &format!("{:#}\n", self.json()));
         self.charts(folder);
-        println!("\nwritten: {}", folder.display());
     }
 
     fn goals(&self) -> Vec<Goal> {
@@ -259,7 +257,7 @@ impl Report {
         goals
     }
 
-    fn tables(&self) -> String {
+    pub fn tables(&self) -> String {
         let mut text = String::new();
         let mut table = |title: &str, heads: &[&str], rows: Vec<Vec<String>>| {
             if rows.is_empty() {
