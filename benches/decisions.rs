@@ -72,7 +72,7 @@ fn fixed_size<L: Limiter>(criterion: &mut Criterion) {
             allowed.now_us += 100;
             let mut state = L::unpack(black_box(&words));
             let decision = decision(&state, black_box(&allowed));
-            if let Some(charge) = decision.charge {
+            if let Some(charge) = decision.charge(&allowed) {
                 state.charge(charge);
                 words = state.pack().expect("32 bytes");
             }
@@ -128,7 +128,7 @@ fn log(criterion: &mut Criterion, entries: u64) {
         bencher.iter(|| {
             steady.now_us += MS;
             let decision = decision(&log, black_box(&steady));
-            if let Some(charge) = decision.charge {
+            if let Some(charge) = decision.charge(&steady) {
                 log.charge(charge);
             }
             assert_eq!(decision.verdict.allowed, 1);
