@@ -3,9 +3,7 @@
 //! At `e` µs into the current window, ⌊prev·(W − e)/W⌋ + cur units are taken to be in use: the
 //! window before is assumed to have been spent evenly.
 
-use super::{
-    Charge, Limiter, MAX_UNITS, Policy, Refunded, View, div_floor, narrow, wide, window_start_us,
-};
+use super::{Charge, Limiter, Policy, Refunded, View, div_floor, narrow, wide, window_start_us};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlidingCounter {
@@ -21,10 +19,10 @@ pub struct Counts {
     pub(crate) prev: u64,
 }
 
-/// No count goes beyond this. Only windows that were made longer again and again, each taking in the
-/// forced debts of the shorter ones before it, come near; what is over is forgotten, and 2⁵³ units
-/// more than the largest limit are left.
-pub(crate) const MAX_COUNT: u64 = 4 * MAX_UNITS;
+/// No count goes beyond this, so that two fit into 64 bits together. Only windows made longer again
+/// and again, each taking in the forced debts of the shorter ones before it, grow a count beyond
+/// twice the largest limit; it takes hundreds of the largest debts to come here.
+pub(crate) const MAX_COUNT: u64 = 1 << 62;
 
 pub struct SlidingCounterView {
     window_us: u64,
