@@ -212,6 +212,8 @@ fn a_cut_link_sticks_and_parts_nothing() {
             };
             for cut in 0..cuts {
                 goes_on("calls go on while the hosts are joined");
+                // A primary streams nothing until the replica's first acknowledgement.
+                primary.wait_in_sync(&replica);
                 let link = || replica.info_field("master_link_status");
                 // By turns: too short to be noticed; until the replica gives up; until the primary has forgotten
                 // what the replica missed, so that all is sent anew.

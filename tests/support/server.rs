@@ -306,6 +306,8 @@ impl Server {
                 // Asked anew each time: a primary takes a new id when its first replica comes.
                 && field(&info, "master_replid") == self.info_field("master_replid").as_deref()
                 && applied >= target
+                // The primary takes it for online only once the replica has acknowledged something.
+                && self.info().contains(&format!("port={},state=online", replica.port()))
             {
                 return;
             }
