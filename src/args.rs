@@ -1,7 +1,7 @@
 //! The arguments of every command: rows of name, unit and range, from which calls are parsed,
 //! errors are worded and COMMAND DOCS is written.
 
-use std::fmt;
+use std::fmt::{self, Write};
 
 use smallvec::SmallVec;
 
@@ -493,9 +493,18 @@ impl Error {
 /// Microseconds as an argument would be written: milliseconds, with a fraction only if there is one.
 pub struct Millis(pub u64);
 
+impl Millis {
+    #[must_use]
+    pub fn text(&self) -> Decimal {
+        decimal(self.0, 3)
+    }
+}
+
 impl fmt::Display for Millis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        decimal(f, self.0 / 1000, &format!("{:03}", self.0 % 1000))
+        self.text()
+            .iter()
+            .try_for_each(|byte| f.write_char(char::from(*byte)))
     }
 }
 
@@ -504,15 +513,36 @@ struct Seconds(u64);
 
 impl fmt::Display for Seconds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        decimal(f, self.0 / 1_000_000, &format!("{:06}", self.0 % 1_000_000))
+        decimal(self.0, 6)
+            .iter()
+            .try_for_each(|byte| f.write_char(char::from(*byte)))
     }
 }
 
-fn decimal(f: &mut fmt::Formatter<'_>, whole: u64, fraction: &str) -> fmt::Result {
-    match fraction.trim_end_matches('0') {
-        "" => write!(f, "{whole}"),
-        fraction => write!(f, "{whole}.{fraction}"),
+/// A number's characters.
+pub type Decimal = SmallVec<[u8; 24]>;
+
+/// `value` / 10^`places`, with no more places than it needs.
+fn decimal(mut value: u64, mut places: u32) -> Decimal {
+    while places > 0 && value.is_multiple_of(10) {
+        value /= 10;
+        places -= 1;
     }
+    let mut text = Decimal::new();
+    let mut written = 0;
+    // The last digit first.
+    loop {
+        text.push(b'0' | (value % 10).to_le_bytes()[0]);
+        value /= 10;
+        written += 1;
+        if written == places {
+            text.push(b'.');
+        } else if written > places && value == 0 {
+            break;
+        }
+    }
+    text.reverse();
+    text
 }
 
 /// A client's bytes inside an error line: short, and in plain ASCII.
@@ -552,10 +582,6 @@ impl Number {
     /// # Errors
     /// [`Error::Range`] for text that is no such number, or out of range.
     #[inline(always)]
-    #[allow(
-        clippy::inline_always,
-        reason = "the row is known where it is called: half of this folds away"
-    )]
     pub fn parse(&'static self, text: &[u8]) -> Result<u64, Error> {
         let value = match self.unit {
             Unit::Count => count(text),
@@ -579,7 +605,7 @@ impl Number {
 
     /// # Errors
     /// As [`Number::parse`], but `*` is right.
-    #[inline]
+    #[inline(always)]
     pub fn parse_now(&'static self, text: &[u8]) -> Result<Now, Error> {
         if text == b"*" {
             Ok(Now::Server)
@@ -589,55 +615,52 @@ impl Number {
     }
 }
 
-/// The number that the digits at the beginning of `text` make, and how many they are. One that 64
-/// bits cannot hold is [`u64::MAX`], which is out of every range.
-#[inline]
-fn digits(text: &[u8]) -> (u64, usize) {
-    let (mut value, mut length) = match text.first_chunk().copied().and_then(eight_digits) {
-        Some(value) => (value, 8),
-        None => (0, 0),
-    };
-    // So many digits cannot overflow.
-    for byte in text.get(length..text.len().min(19)).unwrap_or_default() {
-        let digit = byte.wrapping_sub(b'0');
-        if digit > 9 {
-            return (value, length);
+/// The number that digits make, and nothing but digits. One that 64 bits cannot hold is
+/// [`u64::MAX`], which is out of every range.
+#[inline(always)]
+fn count(text: &[u8]) -> Option<u64> {
+    let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
+    match length {
+        8..=16 => {
+            let first = u64::from_le_bytes(*text.first_chunk()?);
+            let last = u64::from_le_bytes(*text.last_chunk()?);
+            // What stands before the last eight, behind so many zeros.
+            let zeros = 8 * (16 - length);
+            let kept = u64::MAX.checked_shl(zeros).unwrap_or(0);
+            let high = first.wrapping_shl(zeros) & kept | ZEROS & !kept;
+            Some(eight_digits(high)? * 100_000_000 + eight_digits(last)?)
         }
-        value = value.wrapping_mul(10).wrapping_add(u64::from(digit));
-        length = length.wrapping_add(1);
-    }
-    if length < text.len() {
-        more_digits(text, value, length)
-    } else {
-        (value, length)
+        4..8 => {
+            let first = u64::from(u32::from_le_bytes(*text.first_chunk()?));
+            let last = u64::from(u32::from_le_bytes(*text.last_chunk()?));
+            // Behind so many zeros; where the halves overlap they are the same.
+            eight_digits(ZEROS >> (8 * length) | first << (8 * (8 - length)) | last << 32)
+        }
+        _ => any_digits(text),
     }
 }
 
-/// The rest of a long number; most of it may be leading zeros.
-#[cold]
-fn more_digits(text: &[u8], mut value: u64, mut length: usize) -> (u64, usize) {
-    for byte in text
-        .iter()
-        .skip(length)
-        .take_while(|byte| byte.is_ascii_digit())
-    {
-        value = value
-            .saturating_mul(10)
-            .saturating_add(u64::from(byte & 0xf));
-        length = length.wrapping_add(1);
+/// The same for the shortest and the longest; most of a long one may be leading zeros.
+fn any_digits(text: &[u8]) -> Option<u64> {
+    if text.is_empty() {
+        return None;
     }
-    (value, length)
+    text.iter().try_fold(0_u64, |value, byte| {
+        let digit = u64::from(byte.wrapping_sub(b'0'));
+        (digit < 10).then(|| value.saturating_mul(10).saturating_add(digit))
+    })
 }
+
+/// Eight times `0`.
+const ZEROS: u64 = 0x3030_3030_3030_3030;
 
 /// Eight digits at once, in three steps: pairs, then fours, then all. `None` if one is not a digit.
 #[inline]
-fn eight_digits(text: [u8; 8]) -> Option<u64> {
-    const ZEROS: u64 = 0x3030_3030_3030_3030;
+fn eight_digits(bytes: u64) -> Option<u64> {
     const HIGH_HALVES: u64 = 0xf0f0_f0f0_f0f0_f0f0;
-    let bytes = u64::from_le_bytes(text);
     // A digit's high half is 3, and stays so when 6 is added.
-    let all = bytes & bytes.wrapping_add(0x0606_0606_0606_0606) & HIGH_HALVES;
-    if all != ZEROS || (bytes | bytes.wrapping_add(0x0606_0606_0606_0606)) & HIGH_HALVES != ZEROS {
+    let six_more = bytes.wrapping_add(0x0606_0606_0606_0606);
+    if bytes & HIGH_HALVES != ZEROS || six_more & HIGH_HALVES != ZEROS {
         return None;
     }
     let ones = bytes.wrapping_sub(ZEROS);
@@ -646,29 +669,27 @@ fn eight_digits(text: [u8; 8]) -> Option<u64> {
     Some(fours.wrapping_mul(10_000).wrapping_add(fours >> 32) & 0xffff_ffff)
 }
 
-/// Digits only.
-#[inline]
-fn count(text: &[u8]) -> Option<u64> {
-    let (value, length) = digits(text);
-    (length > 0 && length == text.len()).then_some(value)
+/// Digits, or digits `.` digits, times 10^`PLACES`; further digits are dropped.
+#[inline(always)]
+fn scaled<const PLACES: u32>(text: &[u8]) -> Option<u64> {
+    let (whole, below) = match count(text) {
+        Some(whole) => (whole, 0),
+        None => with_point(text, PLACES)?,
+    };
+    whole
+        .checked_mul(const { 10_u64.pow(PLACES) })?
+        .checked_add(below)
 }
 
-/// Digits, or digits `.` digits, times 10^`PLACES`; further digits are dropped.
-#[inline]
-fn scaled<const PLACES: u32>(text: &[u8]) -> Option<u64> {
-    let scale = const { 10_u64.pow(PLACES) };
-    let (whole, length) = digits(text);
-    let below = match text.get(length..)?.split_first() {
-        _ if length == 0 => return None,
-        None => 0,
-        Some((b'.', fraction)) => fraction_of(fraction, PLACES)?,
-        Some(_) => return None,
-    };
-    whole.checked_mul(scale)?.checked_add(below)
+/// Digits `.` digits: what stands before the point, and as many places behind it.
+#[inline(never)]
+fn with_point(text: &[u8], places: u32) -> Option<(u64, u64)> {
+    let point = text.iter().position(|byte| *byte == b'.')?;
+    let (whole, fraction) = text.split_at_checked(point)?;
+    Some((count(whole)?, fraction_of(fraction.get(1..)?, places)?))
 }
 
 /// The digits behind a point, as so many places.
-#[cold]
 fn fraction_of(fraction: &[u8], places: u32) -> Option<u64> {
     if fraction.is_empty() || !fraction.iter().all(u8::is_ascii_digit) {
         return None;
@@ -687,15 +708,16 @@ struct Options {
 }
 
 impl Options {
-    /// Reads the option at `at`, and gives the place behind it; `None` if none of `rows` stands there.
-    #[inline]
+    /// Reads the option `got` at `at`, and gives the place behind it; `None` if none of `rows` is
+    /// called so.
+    #[inline(always)]
     fn read<A: Args + ?Sized>(
         &mut self,
         rows: &[&'static Opt],
+        got: &[u8],
         args: &A,
         at: usize,
     ) -> Result<Option<usize>, Error> {
-        let got = args.get(at).unwrap_or_default();
         let Some(row) = rows
             .iter()
             .find(|row| row.word.as_bytes().eq_ignore_ascii_case(got))
@@ -735,10 +757,6 @@ impl Options {
 /// # Errors
 /// The first fault from left to right; then a burst that takes too long to drain.
 #[inline(always)]
-#[allow(
-    clippy::inline_always,
-    reason = "the hottest path of all: it saves copying the result"
-)]
 pub fn parse_check<A: Args + ?Sized>(algorithm: Algorithm, args: &A) -> Result<Check, Error> {
     let limit = LIMIT.parse(required(args, 0)?)?;
     let window_us = WINDOW.parse(required(args, 1)?)?;
@@ -767,7 +785,7 @@ fn parse_options<A: Args + ?Sized>(
     let mut options = Options::default();
     let mut at = 3;
     while let Some(got) = args.get(at) {
-        let behind = options.read(self::options(algorithm), args, at)?;
+        let behind = options.read(self::options(algorithm), got, args, at)?;
         at = behind.ok_or_else(|| Error::UnknownOption { got: quote(got) })?;
     }
     let cost = options.cost.unwrap_or(1);
@@ -878,7 +896,7 @@ fn algorithm_named(word: &[u8]) -> Option<Algorithm> {
 }
 
 /// A clause from behind the word for its algorithm, and the place behind it.
-#[inline]
+#[inline(always)]
 fn parse_clause<A: Args + ?Sized>(
     algorithm: Algorithm,
     args: &A,
@@ -894,8 +912,8 @@ fn parse_clause<A: Args + ?Sized>(
     let window_us = WINDOW.parse(window)?;
     at = at.saturating_add(2);
     let mut options = Options::default();
-    while args.get(at).is_some() {
-        match options.read(clause_options(algorithm), args, at)? {
+    while let Some(word) = args.get(at) {
+        match options.read(clause_options(algorithm), word, args, at)? {
             Some(behind) => at = behind,
             None => break,
         }
@@ -959,7 +977,7 @@ pub fn parse_gcra<A: Args + ?Sized>(args: &A) -> Result<Throttle, Error> {
     let mut options = Options::default();
     let mut at = 3;
     while let Some(got) = args.get(at) {
-        let behind = options.read(&[&OPT_TOKENS], args, at)?;
+        let behind = options.read(&[&OPT_TOKENS], got, args, at)?;
         at = behind.ok_or_else(|| Error::UnknownOption { got: quote(got) })?;
     }
     Throttle::new(

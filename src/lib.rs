@@ -17,6 +17,10 @@
         clippy::unreachable
     )
 )]
+#![allow(
+    clippy::inline_always,
+    reason = "on the way of a charge: results stay in registers, and known rows fold away"
+)]
 #![allow(clippy::similar_names, reason = "argc and argv, ttl and its bounds")]
 
 pub mod args;

@@ -221,7 +221,7 @@ pub trait Limiter: Named {
 ///
 /// # Errors
 /// [`DebtTooLarge`] for a forced charge over the bounds of a debt.
-#[inline]
+#[inline(always)]
 pub fn decide(view: &impl View, call: &Call) -> Result<Decision, DebtTooLarge> {
     let capacity = call.policy.burst;
     let used = view.used();

@@ -32,19 +32,25 @@ pub struct SlidingLog {
     pub(crate) policy: Policy,
     pub(crate) updated_us: u64,
     pub(crate) newest: Entry,
-    /// All entries but the newest, oldest first.
-    blocks: VecDeque<Block>,
-    /// Before the first packed entry that is not dropped.
-    front: Position,
-    /// Units that no longer count, of all packed so far. Where this is less than what `front` has
-    /// passed, the oldest entry stands for the ones merged into it, too.
-    dropped: u64,
+    /// All entries but the newest, if there are any.
+    older: Option<Box<Older>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub at_us: u64,
     pub units: u64,
+}
+
+/// Packed entries, oldest first.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Older {
+    blocks: VecDeque<Block>,
+    /// Before the first packed entry that is not dropped.
+    front: Position,
+    /// Units that no longer count, of all packed so far. Where this is less than what `front` has
+    /// passed, the oldest entry stands for the ones merged into it, too.
+    dropped: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -71,65 +77,31 @@ struct Position {
 }
 
 pub struct SlidingLogView<'a> {
-    log: Option<&'a SlidingLog>,
     window_us: u64,
     at_us: u64,
     /// Units that count.
     used: u64,
-    /// Running total at the first entry that counts.
-    aged: u64,
-    /// Before the first packed entry that counts.
-    first: Position,
+    /// `None`: no entry counts.
+    newest_us: Option<u64>,
+    older: Option<Counted<'a>>,
 }
 
-impl SlidingLog {
-    fn one(policy: Policy, updated_us: u64, newest: Entry) -> Self {
-        Self {
-            policy,
-            updated_us,
-            newest,
-            blocks: VecDeque::new(),
-            front: Position::default(),
-            dropped: 0,
-        }
-    }
+/// The packed entries that count.
+struct Counted<'a> {
+    older: &'a Older,
+    /// Before the first of them.
+    first: Position,
+    /// Running total there.
+    aged: u64,
+}
 
-    /// A log of these entries, oldest first, each later than the one before it.
-    pub(crate) fn from_entries(
-        policy: Policy,
-        updated_us: u64,
-        entries: impl IntoIterator<Item = Entry>,
-    ) -> Option<Self> {
-        let mut entries = entries.into_iter();
-        let mut log = Self::one(policy, updated_us, entries.next()?);
-        for entry in entries {
-            log.append(entry);
-        }
-        Some(log)
+impl Counted<'_> {
+    fn units(&self) -> u64 {
+        self.older.end().units.wrapping_sub(self.aged)
     }
+}
 
-    /// The entries that are not dropped, oldest first.
-    pub(crate) fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
-        let mut at = self.front;
-        let mut merged = self.front.before.units.wrapping_sub(self.dropped);
-        std::iter::from_fn(move || {
-            let entry = self.next(&mut at)?;
-            Some(Entry {
-                units: entry.units.saturating_add(std::mem::take(&mut merged)),
-                ..entry
-            })
-        })
-        .chain(std::iter::once(self.newest))
-    }
-
-    /// How many those are.
-    pub(crate) fn len(&self) -> u64 {
-        self.end()
-            .entries
-            .wrapping_sub(self.front.before.entries)
-            .saturating_add(1)
-    }
-
+impl Older {
     /// The buffers of the blocks.
     pub(crate) fn buffers(&self) -> impl Iterator<Item = &Vec<u8>> {
         self.blocks.iter().map(|block| &block.bytes)
@@ -145,6 +117,38 @@ impl SlidingLog {
         self.blocks.capacity().saturating_mul(size_of::<Block>())
     }
 
+    /// The entries that are not dropped, oldest first.
+    fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
+        let mut at = self.front;
+        let mut merged = self.front.before.units.wrapping_sub(self.dropped);
+        std::iter::from_fn(move || {
+            let entry = self.next(&mut at)?;
+            Some(Entry {
+                units: entry.units.saturating_add(std::mem::take(&mut merged)),
+                ..entry
+            })
+        })
+    }
+
+    /// How many those are.
+    fn len(&self) -> u64 {
+        self.end().entries.wrapping_sub(self.front.before.entries)
+    }
+
+    /// Those that count where everything up to `horizon_us` is too old.
+    fn counted(&self, horizon_us: Option<u64>) -> Counted<'_> {
+        let first = horizon_us.map_or(self.front, |horizon_us| self.seek_time(horizon_us));
+        let unmoved = first.before.entries == self.front.before.entries;
+        Counted {
+            older: self,
+            first,
+            aged: if unmoved {
+                self.dropped
+            } else {
+                first.before.units
+            },
+        }
+    }
     /// Totals through the last packed entry.
     fn end(&self) -> Totals {
         self.blocks
@@ -236,15 +240,10 @@ impl SlidingLog {
         )
     }
 
-    /// Drops the entries that a charge at `at_us` under this window finds too old.
-    fn drop_aged(&mut self, at_us: u64, window_us: u64) {
-        let Some(horizon_us) = at_us.checked_sub(window_us) else {
-            return;
-        };
-        let first = self.seek_time(horizon_us);
-        if first.before.entries != self.front.before.entries {
-            self.dropped = first.before.units;
-        }
+    /// Drops the entries up to `horizon_us`.
+    fn drop_through(&mut self, horizon_us: u64) {
+        let Counted { first, aged, .. } = self.counted(Some(horizon_us));
+        self.dropped = aged;
         self.front = first;
         for _ in 0..FREED_PER_CHARGE.min(self.front.block) {
             self.blocks.pop_front();
@@ -255,13 +254,12 @@ impl SlidingLog {
         }
     }
 
-    /// Makes `entry`, later than all others, the newest.
-    fn append(&mut self, entry: Entry) {
-        let packed = std::mem::replace(&mut self.newest, entry);
-        self.pack_entry(packed);
+    /// True if all entries are dropped and next to no memory is left to free.
+    fn is_over(&self) -> bool {
+        self.len() == 0 && self.blocks.len() <= FREED_PER_CHARGE
     }
 
-    fn pack_entry(&mut self, entry: Entry) {
+    fn push(&mut self, entry: Entry) {
         if self.blocks.is_empty() {
             // The first distance of all is 0.
             self.front.before.at_us = entry.at_us;
@@ -286,48 +284,27 @@ impl SlidingLog {
         block.append(entry, front);
     }
 
-    /// Makes one of the oldest two entries where there are too many.
+    /// Makes one of the oldest two entries, if there are two.
     fn merge_oldest(&mut self) {
-        if self.len() > MAX_ENTRIES {
-            let mut front = self.front;
-            self.next(&mut front);
-            // `dropped` stays behind, so the next entry counts for both.
-            self.front = front;
-        }
+        let mut front = self.front;
+        self.next(&mut front);
+        // `dropped` stays behind, so the next entry counts for both.
+        self.front = front;
     }
 
-    /// Takes `units`, fewer than there are, off the newest entries.
-    fn take_newest(&mut self, units: u64) {
-        if let Some(left) = self
-            .newest
-            .units
-            .checked_sub(units)
-            .filter(|left| *left > 0)
-        {
-            self.newest.units = left;
-            return;
-        }
-        let from_packed = units.saturating_sub(self.newest.units);
-        let kept = self
-            .end()
-            .units
-            .wrapping_sub(self.dropped)
-            .saturating_sub(from_packed);
+    /// Takes `units`, fewer than there are, off the newest entries. The last one left is taken out.
+    fn take_newest(&mut self, units: u64) -> Option<Entry> {
+        let there = self.end().units.wrapping_sub(self.dropped);
+        let kept = there.saturating_sub(units);
         let cut = self.seek_units(self.front, self.dropped, kept);
         let mut behind = cut;
-        let Some(entry) = self.next(&mut behind) else {
-            return;
-        };
-        // The entry at the cut becomes the newest, with what is kept of it.
+        let entry = self.next(&mut behind)?;
+        // What is kept of the entry at the cut.
         let first = cut.before.entries == self.front.before.entries;
         let kept_before = if first {
             0
         } else {
             cut.before.units.wrapping_sub(self.dropped)
-        };
-        self.newest = Entry {
-            at_us: entry.at_us,
-            units: kept.saturating_sub(kept_before),
         };
         if first {
             self.dropped = cut.before.units;
@@ -343,6 +320,59 @@ impl SlidingLog {
             block.bytes.truncate(offset);
             block.end = cut.before;
         }
+        Some(Entry {
+            at_us: entry.at_us,
+            units: kept.saturating_sub(kept_before),
+        })
+    }
+}
+
+impl SlidingLog {
+    /// A log of these entries, oldest first, each later than the one before it.
+    pub(crate) fn from_entries(
+        policy: Policy,
+        updated_us: u64,
+        entries: impl IntoIterator<Item = Entry>,
+    ) -> Option<Self> {
+        let mut entries = entries.into_iter();
+        let mut log = Self {
+            policy,
+            updated_us,
+            newest: entries.next()?,
+            older: None,
+        };
+        for entry in entries {
+            log.append(entry);
+        }
+        Some(log)
+    }
+
+    /// The entries that are not dropped, oldest first.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
+        let older = self.older.iter().flat_map(|older| older.entries());
+        older.chain(std::iter::once(self.newest))
+    }
+
+    /// How many those are.
+    pub(crate) fn len(&self) -> u64 {
+        let older = self.older.as_ref().map_or(0, |older| older.len());
+        older.saturating_add(1)
+    }
+
+    /// What is held beside the newest entry.
+    pub(crate) fn older(&self) -> Option<&Older> {
+        self.older.as_deref()
+    }
+
+    /// The same, for a server that moves memory to defragment it.
+    pub(crate) fn older_mut(&mut self) -> &mut Option<Box<Older>> {
+        &mut self.older
+    }
+
+    /// Makes `entry`, later than all others, the newest.
+    fn append(&mut self, entry: Entry) {
+        let packed = std::mem::replace(&mut self.newest, entry);
+        self.older.get_or_insert_default().push(packed);
     }
 }
 
@@ -361,8 +391,9 @@ impl Block {
                 }
                 _ => {}
             }
-            // By a quarter: a log of a few entries stays small.
-            bytes.reserve_exact((bytes.len() / 4).max(2 * varint::MAX_BYTES));
+            // By little: a log of a few entries stays small, and a full block has no slack.
+            let full = BLOCK_BYTES.saturating_sub(bytes.len());
+            bytes.reserve_exact((bytes.len() / 8).min(full).max(2 * varint::MAX_BYTES));
         }
         bytes.extend_from_slice(code);
         self.end = Totals {
@@ -431,61 +462,51 @@ impl Limiter for SlidingLog {
     #[inline]
     fn view(state: Option<&Self>, policy: Policy, now_us: u64) -> SlidingLogView<'_> {
         let window_us = policy.window_us();
-        let Some(log) = state else {
+        let at_us = state.map_or(now_us, |log| log.updated_us.max(now_us));
+        let horizon_us = at_us.checked_sub(window_us);
+        let counts =
+            |log: &&Self| horizon_us.is_none_or(|horizon_us| log.newest.at_us > horizon_us);
+        let Some(log) = state.filter(counts) else {
             return SlidingLogView {
-                log: None,
                 window_us,
-                at_us: now_us,
+                at_us,
                 used: 0,
-                aged: 0,
-                first: Position::default(),
+                newest_us: None,
+                older: None,
             };
         };
-        let at_us = log.updated_us.max(now_us);
-        let (first, newest) = match at_us.checked_sub(window_us) {
-            Some(horizon_us) if log.newest.at_us <= horizon_us => (log.front, None),
-            Some(horizon_us) => (log.seek_time(horizon_us), Some(log.newest)),
-            None => (log.front, Some(log.newest)),
-        };
-        let unmoved = first.before.entries == log.front.before.entries;
-        let aged = if unmoved {
-            log.dropped
-        } else {
-            first.before.units
-        };
-        let used = newest.map_or(0, |newest| {
-            log.end()
-                .units
-                .wrapping_sub(aged)
-                .saturating_add(newest.units)
-        });
+        let older = log.older.as_ref().map(|older| older.counted(horizon_us));
+        let packed = older.as_ref().map_or(0, Counted::units);
         SlidingLogView {
-            log: newest.and(Some(log)),
             window_us,
             at_us,
-            used,
-            aged,
-            first,
+            used: packed.saturating_add(log.newest.units),
+            newest_us: Some(log.newest.at_us),
+            older,
         }
     }
 
     fn fresh(charge: Charge) -> Self {
-        Self::one(
-            charge.policy,
-            charge.now_us,
-            Entry {
+        Self {
+            policy: charge.policy,
+            updated_us: charge.now_us,
+            newest: Entry {
                 at_us: charge.now_us,
                 units: charge.units,
             },
-        )
+            older: None,
+        }
     }
 
+    #[inline]
     fn charge(&mut self, charge: Charge) {
         let at_us = self.updated_us.max(charge.now_us);
-        let window_us = charge.policy.window_us();
-        self.drop_aged(at_us, window_us);
+        let horizon_us = at_us.checked_sub(charge.policy.window_us());
         self.policy = charge.policy;
         self.updated_us = at_us;
+        if let (Some(older), Some(horizon_us)) = (&mut self.older, horizon_us) {
+            older.drop_through(horizon_us);
+        }
         if self.newest.at_us == at_us {
             self.newest.units = self.newest.units.saturating_add(charge.units);
             return;
@@ -494,26 +515,39 @@ impl Limiter for SlidingLog {
             at_us,
             units: charge.units,
         };
-        if at_us
-            .checked_sub(window_us)
-            .is_some_and(|horizon_us| self.newest.at_us <= horizon_us)
-        {
+        if horizon_us.is_some_and(|horizon_us| self.newest.at_us <= horizon_us) {
             self.newest = entry;
-        } else {
-            self.append(entry);
-            self.merge_oldest();
+            if self.older.as_ref().is_some_and(|older| older.is_over()) {
+                self.older = None;
+            }
+            return;
+        }
+        self.append(entry);
+        if self.len() > MAX_ENTRIES
+            && let Some(older) = &mut self.older
+        {
+            older.merge_oldest();
         }
     }
 
     fn refund(&mut self, units: u64, now_us: u64) -> Refunded {
         match Self::view(Some(self), self.policy, now_us).used {
-            0 => Refunded::Unchanged,
-            used if units >= used => Refunded::Emptied,
+            0 => return Refunded::Unchanged,
+            used if units >= used => return Refunded::Emptied,
+            _ => {}
+        }
+        match self.newest.units.checked_sub(units) {
+            Some(left) if left > 0 => self.newest.units = left,
             _ => {
-                self.take_newest(units);
-                Refunded::Changed
+                let from_older = units.saturating_sub(self.newest.units);
+                let left = self
+                    .older
+                    .as_mut()
+                    .and_then(|older| older.take_newest(from_older));
+                self.newest = left.unwrap_or(self.newest);
             }
         }
+        Refunded::Changed
     }
 
     fn policy(&self) -> Policy {
@@ -527,22 +561,26 @@ impl Limiter for SlidingLog {
     /// Only a log of one entry, which most of them are, is that small.
     #[inline]
     fn pack(&self) -> Option<narrow::Words> {
-        if self.blocks.is_empty() {
-            narrow::pack(
+        match self.older {
+            None => narrow::pack(
                 self.policy,
                 self.updated_us,
                 self.newest.units,
                 self.newest.at_us,
-            )
-        } else {
-            None
+            ),
+            Some(_) => None,
         }
     }
 
     #[inline]
     fn unpack(words: &narrow::Words) -> Self {
         let (policy, updated_us, units, at_us) = narrow::unpack(words);
-        Self::one(policy, updated_us, Entry { at_us, units })
+        Self {
+            policy,
+            updated_us,
+            newest: Entry { at_us, units },
+            older: None,
+        }
     }
 }
 
@@ -552,25 +590,27 @@ impl View for SlidingLogView<'_> {
     }
 
     fn wait_us(&self, target: u64) -> u64 {
-        let Some(log) = self.log else { return 0 };
-        let excess = self.used.saturating_sub(target);
-        let packed = log.end().units.wrapping_sub(self.aged);
-        let until_us = if excess > packed {
-            log.newest.at_us
-        } else {
-            let mut at = log.seek_units(self.first, self.aged, excess);
-            log.next(&mut at)
-                .map_or(log.newest.at_us, |entry| entry.at_us)
+        let Some(newest_us) = self.newest_us else {
+            return 0;
         };
-        until_us
+        let excess = self.used.saturating_sub(target);
+        let last_us = self.older.as_ref().and_then(|counted| {
+            if excess > counted.units() {
+                return None;
+            }
+            let older = counted.older;
+            let mut at = older.seek_units(counted.first, counted.aged, excess);
+            older.next(&mut at).map(|entry| entry.at_us)
+        });
+        last_us
+            .unwrap_or(newest_us)
             .saturating_add(self.window_us)
             .saturating_sub(self.at_us)
     }
 
     fn reset_us(&self) -> u64 {
-        self.log.map_or(0, |log| {
-            log.newest
-                .at_us
+        self.newest_us.map_or(0, |newest_us| {
+            newest_us
                 .saturating_add(self.window_us)
                 .saturating_sub(self.at_us)
         })

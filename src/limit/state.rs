@@ -92,6 +92,9 @@ algorithms! {
     Gcra = Gcra: 4, "gcra";
 }
 
+/// Where a state does not fit into 32 bytes, it takes 64.
+const _: () = assert!(size_of::<State>() <= 64);
+
 /// Something to be done with an algorithm's own type where only its name is known.
 pub trait ForAlgorithm {
     type Output;

@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use redis_module::raw;
+use smallvec::SmallVec;
 
-use crate::args::Args;
+use crate::args::{Args, Millis};
+use crate::limit::Call;
 
 /// `REDISMODULE_OK` and `REDISMODULE_ERR`, which the bindings give another type.
 pub const OK: c_int = 0;
@@ -135,29 +137,6 @@ impl Text {
     }
 }
 
-/// A text made for one call.
-pub struct OwnedText {
-    context: Context,
-    pub text: Text,
-}
-
-impl OwnedText {
-    pub fn new(context: Context, bytes: &[u8]) -> Self {
-        let text = Text(api!(RedisModule_CreateString(
-            context.0,
-            bytes.as_ptr().cast::<c_char>(),
-            bytes.len()
-        )));
-        Self { context, text }
-    }
-}
-
-impl Drop for OwnedText {
-    fn drop(&mut self) {
-        api!(RedisModule_FreeString(self.context.0, self.text.0));
-    }
-}
-
 impl Context {
     pub fn reply_integers(self, integers: &[i64]) -> c_int {
         self.reply_array(integers.len());
@@ -228,41 +207,47 @@ impl Context {
 
     /// The same with the argument at `index` replaced.
     pub fn replicate_with(self, argv: Argv<'_>, index: usize, bytes: &[u8]) {
-        let replacement = OwnedText::new(self, bytes);
-        let mut texts = argv.all().to_vec();
-        if let Some(text) = texts.get_mut(index) {
-            *text = replacement.text;
-        }
-        let Some((name, rest)) = texts.split_first_mut() else {
+        let Some((name, arguments)) = argv.all().split_first() else {
             return;
         };
-        let Ok(name) = CString::new(name.bytes()) else {
+        let mut name: SmallVec<[u8; 32]> = name.bytes().into();
+        name.push(0);
+        let before = index.saturating_sub(1);
+        let Some((before, [_, behind @ ..])) = arguments.split_at_checked(before) else {
             return;
         };
-        let strings = rest.as_mut_ptr().cast::<*mut raw::RedisModuleString>();
         api!(RedisModule_Replicate(
             self.0,
-            name.as_ptr(),
-            c"v".as_ptr(),
-            strings,
-            rest.len()
+            name.as_ptr().cast::<c_char>(),
+            c"vbv".as_ptr(),
+            before.as_ptr(),
+            before.len(),
+            bytes.as_ptr().cast::<c_char>(),
+            bytes.len(),
+            behind.as_ptr(),
+            behind.len()
         ));
     }
 
-    /// Sends another call on in the place of the one that came.
-    pub fn replicate(self, name: &CStr, key: Text, arguments: &[String]) {
-        let owned: Vec<OwnedText> = arguments
-            .iter()
-            .map(|text| OwnedText::new(self, text.as_bytes()))
-            .collect();
-        let mut strings: Vec<_> = owned.iter().map(|owned| owned.text.0).collect();
+    /// Sends the `RL.GCRA` on that a call by another name amounts to.
+    pub fn replicate_gcra(self, key: Text, call: &Call) {
+        let window = Millis(call.policy.window_us()).text();
+        let now = Millis(call.now_us).text();
+        let number = |units: u64| c_longlong::try_from(units).unwrap_or(c_longlong::MAX);
         api!(RedisModule_Replicate(
             self.0,
-            name.as_ptr(),
-            c"sv".as_ptr(),
+            c"RL.GCRA".as_ptr(),
+            c"slbbclcl".as_ptr(),
             key.0,
-            strings.as_mut_ptr(),
-            strings.len()
+            number(call.policy.limit()),
+            window.as_ptr().cast::<c_char>(),
+            window.len(),
+            now.as_ptr().cast::<c_char>(),
+            now.len(),
+            c"BURST".as_ptr(),
+            number(call.policy.burst()),
+            c"COST".as_ptr(),
+            number(call.cost)
         ));
     }
 

@@ -34,7 +34,7 @@ pub unsafe extern "C" fn command<L: Limiter>(
 /// Where `now` stands in a call.
 const NOW_INDEX: usize = 4;
 
-#[inline]
+#[inline(always)]
 fn check<L: Limiter>(context: Context, argv: Argv<'_>) -> Result<Verdict, Failure> {
     let key = argv.text(1).ok_or(args::Error::Arity)?;
     let check = args::parse_check(L::ALGORITHM, &argv.from(2))?;
@@ -54,10 +54,6 @@ fn check<L: Limiter>(context: Context, argv: Argv<'_>) -> Result<Verdict, Failur
 
 /// Decides a call on a key and charges it. Replicating a charge is left to the caller.
 #[inline(always)]
-#[allow(
-    clippy::inline_always,
-    reason = "the hottest path of all: it saves copying the decision"
-)]
 pub fn judge<L: Limiter>(context: Context, key: Text, call: &Call) -> Result<Decision, Failure> {
     let handle = Handle::open(context, key);
     let slot = Slot::<L>::new(&handle)?;
@@ -71,7 +67,7 @@ pub fn judge<L: Limiter>(context: Context, key: Text, call: &Call) -> Result<Dec
 }
 
 /// What follows a decision once its key is closed, but for replication.
-#[inline]
+#[inline(always)]
 pub fn follow<L: Limiter>(context: Context, key: Text, call: &Call, decision: &Decision) {
     stats::of(L::ALGORITHM).decided(call, decision);
     if decision.units.is_some() {

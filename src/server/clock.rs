@@ -17,7 +17,7 @@ pub struct Time {
 impl Time {
     /// Fails if the caller's clock is further from the server's than configured. A replayed call
     /// was let in already.
-    #[inline]
+    #[inline(always)]
     pub fn of(context: Context, now: Now) -> Result<Self, Failure> {
         match now {
             Now::Server => Ok(Self {
@@ -43,12 +43,12 @@ impl Time {
     }
 
     /// Sends the call on, with the time it counted as at `index` of its arguments.
-    #[inline]
+    #[inline(always)]
     pub fn replicate(self, context: Context, argv: Argv<'_>, index: usize) {
         if self.given {
             context.replicate_verbatim();
         } else {
-            context.replicate_with(argv, index, Millis(self.us).to_string().as_bytes());
+            context.replicate_with(argv, index, &Millis(self.us).text());
         }
     }
 }

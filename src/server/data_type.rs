@@ -157,7 +157,7 @@ unsafe extern "C" fn free(value: *mut c_void) {
 
 unsafe extern "C" fn free_effort(_key: *mut raw::RedisModuleString, value: *const c_void) -> usize {
     let blocks = |state: &State| match state {
-        State::SlidingLog(log) => log.buffers().count(),
+        State::SlidingLog(log) => log.older().map_or(0, |older| older.buffers().count()),
         _ => 0,
     };
     // SAFETY: the server gives a key's value.

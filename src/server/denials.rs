@@ -4,8 +4,10 @@
 //!   hash per slot of a table of fixed size. A key whose slot another one took may be announced
 //!   again.
 //! - Which keys are denied most: the Space-Saving algorithm (Metwally, Agrawal and El Abbadi,
-//!   *Efficient computation of frequent and top-k elements in data streams*, ICDT 2005) with
-//!   [`TRACKED`] counters, halved every minute so that lately counts most.
+//!   *Efficient computation of frequent and top-k elements in data streams*, ICDT 2005), laid out
+//!   like a cache: a key's hash chooses one of [`SETS`] sets of [`WAYS`] counters, and each set
+//!   runs the algorithm by itself, so a denial looks at eight counters and not at all. Counts are
+//!   halved every minute so that lately counts most.
 //!
 //! Neither is replicated or stored.
 
@@ -34,11 +36,16 @@ fn hash(context: Context, key: Text) -> u64 {
     seed.hash_one((context.database(), key.bytes())) | 1
 }
 
+/// Bits of a hash that choose a place.
+#[inline]
+fn index(hash: u64) -> usize {
+    usize::try_from(hash >> 32).unwrap_or(0)
+}
+
 #[inline]
 fn slot(hash: u64) -> &'static AtomicU64 {
-    let index = usize::try_from(hash >> 32).unwrap_or(0) % SLOTS;
     // The index is below the length; the first slot stands for one that were not.
-    ANNOUNCED.get(index).unwrap_or(&ANNOUNCED[0])
+    ANNOUNCED.get(index(hash) % SLOTS).unwrap_or(&ANNOUNCED[0])
 }
 
 /// A call that asked for units got none.
@@ -68,19 +75,55 @@ pub fn allowed(context: Context, key: Text) {
     }
 }
 
-/// Keys counted at once. A key denied in more than 1/128 of all denials is always among them.
-const TRACKED: usize = 128;
+const SETS: usize = 128;
+const WAYS: usize = 8;
 /// A longer key is shown up to here.
 const KEY_BYTES: usize = 1024;
 const HALVING_US: u64 = 60_000_000;
 /// The clock is looked at once in so many denials.
 const CLOCK_EVERY: u64 = 64;
 
+/// Counters of the keys denied most among those whose hash chooses this set. One that is free
+/// counts 0.
+#[derive(Clone, Default)]
+struct Set {
+    hashes: [u64; WAYS],
+    counts: [u64; WAYS],
+    keys: [(c_int, Vec<u8>); WAYS],
+}
+
+impl Set {
+    #[inline]
+    fn count(&mut self, hash: u64, database: c_int, key: &[u8]) {
+        let mut least = 0;
+        let mut least_count = u64::MAX;
+        for (way, (tracked, count)) in self.hashes.iter().zip(&mut self.counts).enumerate() {
+            if *tracked == hash {
+                *count = count.saturating_add(1);
+                return;
+            }
+            if *count < least_count {
+                (least, least_count) = (way, *count);
+            }
+        }
+        // The newcomer takes the least counter over, with its count: never too low, at most that much too high.
+        if let (Some(tracked), Some(count), Some((of, shown))) = (
+            self.hashes.get_mut(least),
+            self.counts.get_mut(least),
+            self.keys.get_mut(least),
+        ) {
+            *tracked = hash;
+            *count = count.saturating_add(1);
+            *of = database;
+            shown.clear();
+            shown.extend_from_slice(key.get(..KEY_BYTES).unwrap_or(key));
+        }
+    }
+}
+
 pub struct Top {
-    /// Beside each other for a quick search.
-    hashes: Vec<u64>,
-    counts: Vec<u64>,
-    keys: Vec<(c_int, Box<[u8]>)>,
+    /// None at first.
+    sets: Vec<Set>,
     denials: u64,
     /// Whole halving times on the server's clock when counts were last halved.
     halved_at: u64,
@@ -95,47 +138,21 @@ pub fn top() -> MutexGuard<'static, Top> {
 impl Top {
     const fn new() -> Self {
         Self {
-            hashes: Vec::new(),
-            counts: Vec::new(),
-            keys: Vec::new(),
+            sets: Vec::new(),
             denials: 0,
             halved_at: 0,
         }
     }
 
+    #[inline]
     fn count(&mut self, hash: u64, database: c_int, key: &[u8]) {
         if self.denials.is_multiple_of(CLOCK_EVERY) {
+            self.sets.resize_with(SETS, Set::default);
             self.age();
         }
         self.denials = self.denials.wrapping_add(1);
-        if let Some(place) = self.hashes.iter().position(|tracked| *tracked == hash) {
-            if let Some(count) = self.counts.get_mut(place) {
-                *count = count.saturating_add(1);
-            }
-            return;
-        }
-        let shown = (database, key.get(..KEY_BYTES).unwrap_or(key).into());
-        if self.hashes.len() < TRACKED {
-            self.hashes.push(hash);
-            self.counts.push(1);
-            self.keys.push(shown);
-            return;
-        }
-        // The newcomer takes the least counter over, with its count: never too low, at most that much too high.
-        let least = self
-            .counts
-            .iter()
-            .enumerate()
-            .min_by_key(|(_, count)| **count)
-            .map_or(0, |(place, _)| place);
-        if let (Some(tracked), Some(count), Some(key)) = (
-            self.hashes.get_mut(least),
-            self.counts.get_mut(least),
-            self.keys.get_mut(least),
-        ) {
-            *tracked = hash;
-            *count = count.saturating_add(1);
-            *key = shown;
+        if let Some(set) = self.sets.get_mut(index(hash) % SETS) {
+            set.count(hash, database, key);
         }
     }
 
@@ -145,7 +162,7 @@ impl Top {
         let passed = u32::try_from(halvings.saturating_sub(self.halved_at)).unwrap_or(u32::MAX);
         self.halved_at = halvings;
         if passed > 0 {
-            for count in &mut self.counts {
+            for count in self.sets.iter_mut().flat_map(|set| &mut set.counts) {
                 *count = count.checked_shr(passed).unwrap_or(0);
             }
         }
@@ -154,7 +171,10 @@ impl Top {
     /// The keys of a database that were denied most lately, the first the most.
     pub fn most_denied(&mut self, database: c_int, most: usize) -> Vec<(&[u8], u64)> {
         self.age();
-        let counted = self.keys.iter().zip(&self.counts);
+        let counted = self
+            .sets
+            .iter()
+            .flat_map(|set| set.keys.iter().zip(&set.counts));
         let mut rows: Vec<_> = counted
             .filter(|((of, _), count)| *of == database && **count > 0)
             .map(|((_, key), count)| (&**key, *count))

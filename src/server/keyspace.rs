@@ -17,13 +17,19 @@ pub struct Slot<'a, L> {
 
 impl<'a, L: Limiter> Slot<'a, L> {
     /// Fails if the key holds anything else.
-    #[inline]
+    #[inline(always)]
     pub fn new(handle: &'a Handle) -> Result<Self, Failure> {
+        Self::with(handle, value(handle)?)
+    }
+
+    /// The same where the key's [`value`] is known.
+    #[inline(always)]
+    pub fn with(handle: &'a Handle, value: Option<Value>) -> Result<Self, Failure> {
         let other = |holds| Failure::OtherAlgorithm {
             holds,
             asked: L::ALGORITHM,
         };
-        let found = match value(handle)? {
+        let found = match value {
             // SAFETY: the value is the key's, and nothing else runs while the handle is open.
             Some(value) => Some(unsafe { value.find::<L>() }.map_err(other)?),
             None => None,
@@ -31,7 +37,7 @@ impl<'a, L: Limiter> Slot<'a, L> {
         Ok(Self { handle, found })
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn decide(&self, call: &Call) -> Result<Decision, Failure> {
         let state = match &self.found {
             Some(Found::Narrow(_, state)) => Some(state),
@@ -42,7 +48,7 @@ impl<'a, L: Limiter> Slot<'a, L> {
     }
 
     /// Charges, and lets the key live until what is charged is forgotten.
-    #[inline]
+    #[inline(always)]
     pub fn charge(self, charge: Charge, reset_after_us: u64) {
         match self.found {
             Some(Found::Narrow(words, mut state)) => {
@@ -117,7 +123,7 @@ pub fn announce_charge(context: Context, key: Text) {
 }
 
 /// Lets the key live for `reset_after_us` and the margin. It is touched only where the server's own answer has left the upper half of the margin.
-#[inline]
+#[inline(always)]
 fn keep_for(handle: &Handle, reset_after_us: u64) {
     let margin_ms = config::TTL_MARGIN_MS.load(Ordering::Relaxed);
     let reset_after_ms = i64::try_from(reset_after_us.div_ceil(1000)).unwrap_or(i64::MAX / 2);

@@ -9,10 +9,11 @@ use super::api::{Argv, Context, Handle, OK, Text};
 use super::check::{self, wire};
 use super::clock::Time;
 use super::failure::Failure;
-use super::keyspace::Slot;
+use super::keyspace::{self, Slot};
+use super::value::Value;
 use super::{commands, stats};
 use crate::args::{self, Clause, Clauses};
-use crate::limit::{Call, Decision, ForAlgorithm, Limiter, Mode, Retry};
+use crate::limit::{Call, Decision, ForAlgorithm, Limiter, Mode};
 
 pub unsafe extern "C" fn command(
     ctx: *mut raw::RedisModuleCtx,
@@ -39,42 +40,67 @@ pub unsafe extern "C" fn command(
 /// A key with its clause, and what becomes of it.
 struct Limit {
     key: Text,
-    /// `None` once the key is closed.
-    handle: Option<Handle>,
+    /// What the key holds.
+    value: Option<Value>,
     call: Call,
-    steps: Steps,
+    steps: &'static Steps,
     decision: Decision,
 }
 
-/// The limits of a call, in order.
+/// The limits of a call, in order. A few of them need no memory of their own.
 type Limits = SmallVec<[Limit; 4]>;
 
 /// One algorithm's part in a call of several.
-#[derive(Clone, Copy)]
 struct Steps {
     fits_key: fn(&Handle) -> Result<(), Failure>,
-    decide: fn(&Handle, &Call) -> Result<Decision, Failure>,
-    charge: fn(&Handle, &Call, &Decision) -> Result<(), Failure>,
-    follow: fn(Context, Text, &Call, &Decision),
+    /// Decides, and adds the limit to the others.
+    decide: fn(Text, &Handle, Call, &mut Limits) -> Result<(), Failure>,
+    peek: fn(&Handle, &mut Limit) -> Result<(), Failure>,
+    charge: fn(&Handle, &Limit) -> Result<(), Failure>,
+    follow: fn(Context, &Limit),
 }
 
 struct StepsOf;
 
 impl ForAlgorithm for StepsOf {
-    type Output = Steps;
+    type Output = &'static Steps;
 
     #[inline]
-    fn with<L: Limiter>(self) -> Steps {
-        Steps {
-            fits_key: |handle| Slot::<L>::new(handle).map(|_| ()),
-            decide: |handle, call| Slot::<L>::new(handle)?.decide(call),
-            charge: |handle, call, decision| {
-                if let Some(charge) = decision.charge(call) {
-                    Slot::<L>::new(handle)?.charge(charge, decision.verdict.reset_after_us);
-                }
-                Ok(())
-            },
-            follow: check::follow::<L>,
+    fn with<L: Limiter>(self) -> &'static Steps {
+        const {
+            &Steps {
+                fits_key: |handle| Slot::<L>::new(handle).map(|_| ()),
+                decide: |key, handle, call, limits| {
+                    let value = keyspace::value(handle)?;
+                    let decision = Slot::<L>::with(handle, value)?.decide(&call)?;
+                    limits.push(Limit {
+                        key,
+                        value,
+                        call,
+                        steps: StepsOf.with::<L>(),
+                        decision,
+                    });
+                    Ok(())
+                },
+                peek: |handle, limit| {
+                    let slot = Slot::<L>::with(handle, limit.value)?;
+                    limit.decision = slot.decide(&Call {
+                        mode: Mode::Peek,
+                        ..limit.call
+                    })?;
+                    Ok(())
+                },
+                charge: |handle, limit| {
+                    if let Some(charge) = limit.decision.charge(&limit.call) {
+                        let slot = Slot::<L>::with(handle, limit.value)?;
+                        slot.charge(charge, limit.decision.verdict.reset_after_us);
+                    }
+                    Ok(())
+                },
+                follow: |context, limit| {
+                    check::follow::<L>(context, limit.key, &limit.call, &limit.decision);
+                },
+            }
         }
     }
 }
@@ -83,65 +109,37 @@ fn multi(context: Context, argv: Argv<'_>, limits: &mut Limits) -> Result<(), Fa
     let mut clauses = Clauses::new();
     let (now, mode) = args::parse_multi(&argv.from(1), &mut clauses)?;
     let time = Time::of(context, now)?;
+    let mut handles = SmallVec::<[Handle; 4]>::new();
     for (clause, &key) in clauses.iter().zip(argv.from(FIRST_KEY).all()) {
-        let &Clause {
-            algorithm,
-            policy,
-            cost,
-        } = clause;
-        let steps = algorithm.run(StepsOf);
-        let handle = Handle::open(context, key);
         let call = Call {
-            policy,
+            policy: clause.policy,
             now_us: time.us,
-            cost,
+            cost: clause.cost,
             mode,
         };
-        match (steps.decide)(&handle, &call) {
-            Ok(decision) => limits.push(Limit {
-                key,
-                handle: Some(handle),
-                call,
-                steps,
-                decision,
-            }),
-            Err(failure) => {
-                drop(handle);
-                return Err(first_failure(
-                    context,
-                    argv,
-                    &clauses,
-                    limits.len(),
-                    failure,
-                ));
-            }
+        let handle = Handle::open(context, key);
+        let decided = (clause.algorithm.run(StepsOf).decide)(key, &handle, call, limits);
+        handles.push(handle);
+        if let Err(failure) = decided {
+            drop(handles);
+            let failed = limits.len();
+            return Err(first_failure(context, argv, &clauses, failed, failure));
         }
     }
     let denied = mode == Mode::Charge && limits.iter().any(is_denied);
-    for limit in limits.iter_mut() {
-        let Some(handle) = &limit.handle else {
-            continue;
-        };
-        if denied {
-            // Nothing is charged: each limiter is as a look finds it.
-            limit.decision = (limit.steps.decide)(
-                handle,
-                &Call {
-                    mode: Mode::Peek,
-                    ..limit.call
-                },
-            )?;
-        } else {
-            (limit.steps.charge)(handle, &limit.call, &limit.decision)?;
+    for (limit, handle) in limits.iter_mut().zip(&handles) {
+        if !denied {
+            (limit.steps.charge)(handle, limit)?;
+        } else if !is_denied(limit) {
+            // Nothing is charged: the limiter is as a look finds it.
+            (limit.steps.peek)(handle, limit)?;
         }
     }
-    for limit in limits.iter_mut() {
-        limit.handle = None;
-    }
+    drop(handles);
     for limit in limits.iter() {
         // One that would have been allowed is not counted: nothing came of it.
         if !denied || is_denied(limit) {
-            (limit.steps.follow)(context, limit.key, &limit.call, &limit.decision);
+            (limit.steps.follow)(context, limit);
         }
     }
     if limits.iter().any(|limit| limit.decision.units.is_some()) {
@@ -189,17 +187,24 @@ fn first_failure(
 }
 
 fn reply(context: Context, limits: &Limits) -> c_int {
-    let verdicts = || limits.iter().map(|limit| &limit.decision.verdict);
-    let allowed = verdicts().all(|verdict| verdict.allowed > 0);
-    let never = verdicts().any(|verdict| verdict.retry == Retry::Never);
-    let waits = verdicts().map(|verdict| check::retry_after(verdict.retry, check::millis));
-    let longest = waits.max().unwrap_or(0);
+    let mut allowed = 1;
+    // −1, for never, is longer than any wait.
+    let mut longest = 0;
+    for Limit { decision, .. } in limits {
+        let wait = check::retry_after(decision.verdict.retry, check::millis);
+        if decision.verdict.allowed == 0 {
+            allowed = 0;
+        }
+        if longest != -1 && (wait == -1 || wait > longest) {
+            longest = wait;
+        }
+    }
     context.reply_array(3);
-    context.reply_integer(i64::from(allowed));
-    context.reply_integer(if never { -1 } else { longest });
+    context.reply_integer(allowed);
+    context.reply_integer(longest);
     context.reply_array(limits.len());
-    for verdict in verdicts() {
-        context.reply_integers(&wire(verdict));
+    for Limit { decision, .. } in limits {
+        context.reply_integers(&wire(&decision.verdict));
     }
     OK
 }

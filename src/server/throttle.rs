@@ -13,7 +13,7 @@ use super::check::{count, judge, retry_after};
 use super::clock::Time;
 use super::failure::Failure;
 use super::stats;
-use crate::args::{self, Millis, Throttle};
+use crate::args::{self, Throttle};
 use crate::limit::{Algorithm, Call, Gcra, Mode, Retry, Verdict};
 
 /// How a name's arguments are read.
@@ -64,16 +64,7 @@ fn throttle(context: Context, argv: Argv<'_>, parse: Parse) -> Result<Verdict, F
     };
     let decision = judge::<Gcra>(context, key, &call)?;
     if decision.units.is_some() {
-        let numbers = [
-            policy.limit().to_string(),
-            Millis(policy.window_us()).to_string(),
-            Millis(time.us).to_string(),
-            "BURST".to_owned(),
-            policy.burst().to_string(),
-            "COST".to_owned(),
-            cost.to_string(),
-        ];
-        context.replicate(c"RL.GCRA", key, &numbers);
+        context.replicate_gcra(key, &call);
     }
     Ok(decision.verdict)
 }

@@ -12,10 +12,11 @@
 //! smallest block that holds them.
 
 use std::ffi::c_void;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 
 use super::stats;
 use crate::limit::narrow::Words;
+use crate::limit::sliding_log::Older;
 use crate::limit::{Algorithm, Limiter, State};
 
 const TAG_BITS: usize = 0b111;
@@ -158,11 +159,18 @@ impl Value {
     /// As for [`Value::look`].
     pub unsafe fn memory_bytes(self, block_bytes: impl Fn(*mut c_void) -> usize) -> usize {
         let own = block_bytes(self.block());
-        let log_bytes = |state: &State| match state {
-            State::SlidingLog(log) => log
+        let older_bytes = |older: &Older| {
+            let list = block_bytes(ptr::from_ref(older).cast_mut().cast());
+            older
                 .buffers()
                 .map(|buffer| block_bytes(buffer.as_ptr().cast_mut().cast()))
-                .fold(log.index_bytes(), usize::saturating_add),
+                .fold(
+                    list.saturating_add(older.index_bytes()),
+                    usize::saturating_add,
+                )
+        };
+        let log_bytes = |state: &State| match state {
+            State::SlidingLog(log) => log.older().map_or(0, older_bytes),
             _ => 0,
         };
         // SAFETY: the caller's promise.
@@ -177,8 +185,10 @@ impl Value {
     /// replaced by the one returned.
     pub unsafe fn moved(self, mover: impl Fn(*mut c_void) -> *mut c_void) -> Self {
         // SAFETY: the caller's promise.
-        if let Place::Boxed(State::SlidingLog(log)) = unsafe { self.place() } {
-            for buffer in log.buffers_mut() {
+        if let Place::Boxed(State::SlidingLog(log)) = unsafe { self.place() }
+            && let Some(mut older) = log.older_mut().take()
+        {
+            for buffer in older.buffers_mut() {
                 let mut taken = std::mem::ManuallyDrop::new(std::mem::take(buffer));
                 let (start, length, capacity) = (taken.as_mut_ptr(), taken.len(), taken.capacity());
                 let start = if capacity == 0 {
@@ -189,6 +199,11 @@ impl Value {
                 // SAFETY: the parts of the vector taken, at its block's new place.
                 *buffer = unsafe { Vec::from_raw_parts(start, length, capacity) };
             }
+            let list = Box::into_raw(older);
+            let moved = NonNull::new(mover(list.cast()));
+            // SAFETY: the box given up, at its block's new place.
+            *log.older_mut() =
+                Some(unsafe { Box::from_raw(moved.map_or(list, |moved| moved.as_ptr().cast())) });
         }
         match NonNull::new(mover(self.block())) {
             Some(block) => Self::tagged(block.as_ptr(), self.tag()),
