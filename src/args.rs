@@ -796,9 +796,7 @@ fn parse_options<A: Args + ?Sized>(
     Ok((options.burst.unwrap_or(limit), cost, mode))
 }
 
-/// The clauses of an `RL.MULTI`, one per key in order. A few of them need no memory of their own.
-pub type Clauses = SmallVec<[Clause; 4]>;
-
+/// One limiter's part in an `RL.MULTI`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Clause {
     pub algorithm: Algorithm,
@@ -807,13 +805,13 @@ pub struct Clause {
 }
 
 /// Parses what stands behind `RL.MULTI`: `numkeys key … now clause … [mode]`. The keys are the
-/// arguments from 1 on; the clauses go to where the caller has room for them.
+/// arguments from 1 on; `take` gets their clauses in order.
 ///
 /// # Errors
 /// The first fault from left to right; one inside a clause names it.
 pub fn parse_multi<A: Args + ?Sized>(
     args: &A,
-    clauses: &mut Clauses,
+    mut take: impl FnMut(Clause),
 ) -> Result<(Now, Mode), Error> {
     let numkeys = NUMKEYS.parse(required(args, 0)?)?;
     let numkeys = usize::try_from(numkeys).unwrap_or(0);
@@ -822,7 +820,7 @@ pub fn parse_multi<A: Args + ?Sized>(
         let follow = (1..now_at).take_while(|at| args.get(*at).is_some()).count();
         return Err(Error::FewerKeys { numkeys, follow });
     };
-    for at in 1..now_at {
+    for at in 2..now_at {
         let key = args.get(at).unwrap_or_default();
         if (1..at).any(|earlier| args.get(earlier) == Some(key)) {
             return Err(Error::RepeatedKey { got: quote(key) });
@@ -830,14 +828,14 @@ pub fn parse_multi<A: Args + ?Sized>(
     }
     let now = NOW.parse_now(now)?;
     let mut at = now_at.saturating_add(1);
-    while clauses.len() < numkeys {
+    for clauses in 0..numkeys {
         let Some(algorithm) = args.get(at).and_then(algorithm_named) else {
-            return Err(no_clause(args, at, numkeys, clauses.len()));
+            return Err(no_clause(args, at, numkeys, clauses));
         };
         let parsed = parse_clause(algorithm, args, at.saturating_add(1));
         let (clause, behind) =
-            parsed.map_err(|error| error.in_clause(clauses.len().saturating_add(1)))?;
-        clauses.push(clause);
+            parsed.map_err(|error| error.in_clause(clauses.saturating_add(1)))?;
+        take(clause);
         at = behind;
     }
     let mode = match args.get(at) {

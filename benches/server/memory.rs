@@ -31,15 +31,18 @@ impl KeyBytes {
 }
 
 pub fn keys(binary: &Path, modules: &[PathBuf], peer: bool) -> KeyBytes {
-    let mut rows = vec![(
-        COUNTER.to_owned(),
-        bytes_per_key(binary, modules, |key| {
-            vec![
-                call(&format!("INCR {key}")),
-                call(&format!("PEXPIRE {key} {WINDOW_MS}")),
-            ]
-        }),
-    )];
+    // Counters below 10,000 share one object per value on some servers; the larger have their own.
+    let mut rows: Vec<(String, f64)> = [(COUNTER, 1), ("INCRBY 10000 + PEXPIRE", 10_000)]
+        .map(|(name, count)| {
+            let bytes = bytes_per_key(binary, modules, |key| {
+                vec![
+                    call(&format!("INCRBY {key} {count}")),
+                    call(&format!("PEXPIRE {key} {WINDOW_MS}")),
+                ]
+            });
+            (name.to_owned(), bytes)
+        })
+        .into();
     for algorithm in ALGORITHMS {
         let bytes = bytes_per_key(binary, modules, |key| {
             // A bucket with little in it would be gone after a second.
@@ -49,6 +52,13 @@ pub fn keys(binary: &Path, modules: &[PathBuf], peer: bool) -> KeyBytes {
         });
         rows.push((algorithm.to_owned(), bytes));
     }
+    // Beyond 32 bytes: a limit over 2^32.
+    let wide = bytes_per_key(binary, modules, |key| {
+        vec![call(&format!(
+            "RL.GCRA {key} 9000000000000000 {WINDOW_MS} {NOW_MS} COST 4500000000000000"
+        ))]
+    });
+    rows.push(("GCRA, wide".to_owned(), wide));
     if peer {
         let bytes = bytes_per_key(binary, modules, |key| {
             vec![call(&format!("CL.THROTTLE {key} 0 1 86400"))]

@@ -30,10 +30,10 @@ static TAKEN: AtomicU64 = AtomicU64::new(0);
 
 /// A key's hash, never [`EMPTY`].
 #[inline]
-fn hash(context: Context, key: Text) -> u64 {
+fn hash(database: c_int, key: &[u8]) -> u64 {
     static SEED: OnceLock<RandomState> = OnceLock::new();
     let seed = SEED.get_or_init(RandomState::default);
-    seed.hash_one((context.database(), key.bytes())) | 1
+    seed.hash_one((database, key)) | 1
 }
 
 /// Bits of a hash that choose a place.
@@ -50,8 +50,9 @@ fn slot(hash: u64) -> &'static AtomicU64 {
 
 /// A call that asked for units got none.
 pub fn denied(context: Context, key: Text) {
-    let hash = hash(context, key);
-    top().count(hash, context.database(), key.bytes());
+    let (database, bytes) = (context.database(), key.bytes());
+    let hash = hash(database, bytes);
+    top().count(hash, database, bytes);
     let before = slot(hash).swap(hash, Ordering::Relaxed);
     if before == EMPTY {
         TAKEN.fetch_add(1, Ordering::Relaxed);
@@ -67,7 +68,7 @@ pub fn allowed(context: Context, key: Text) {
     if TAKEN.load(Ordering::Relaxed) == 0 {
         return;
     }
-    let hash = hash(context, key);
+    let hash = hash(context.database(), key.bytes());
     let slot = slot(hash);
     if slot.load(Ordering::Relaxed) == hash {
         slot.store(EMPTY, Ordering::Relaxed);

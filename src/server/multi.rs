@@ -12,7 +12,7 @@ use super::failure::Failure;
 use super::keyspace::{self, Slot};
 use super::value::Value;
 use super::{commands, stats};
-use crate::args::{self, Clause, Clauses};
+use crate::args::{self, Clause};
 use crate::limit::{Call, Decision, ForAlgorithm, Limiter, Mode};
 
 pub unsafe extern "C" fn command(
@@ -37,27 +37,53 @@ pub unsafe extern "C" fn command(
     }
 }
 
-/// A key with its clause, and what becomes of it.
+/// A clause, and what becomes of it.
 struct Limit {
-    key: Text,
-    /// What the key holds.
+    clause: Clause,
+    /// What its key holds.
     value: Option<Value>,
-    call: Call,
-    steps: &'static Steps,
-    decision: Decision,
+    /// None yet until the key is looked at.
+    decision: Option<Decision>,
 }
 
 /// The limits of a call, in order. A few of them need no memory of their own.
 type Limits = SmallVec<[Limit; 4]>;
 
+/// What all limits of a call share.
+#[derive(Clone, Copy)]
+struct Asked {
+    now_us: u64,
+    mode: Mode,
+}
+
+impl Limit {
+    #[inline]
+    const fn call(&self, Asked { now_us, mode }: Asked) -> Call {
+        let Clause { policy, cost, .. } = self.clause;
+        Call {
+            policy,
+            now_us,
+            cost,
+            mode,
+        }
+    }
+
+    fn steps(&self) -> &'static Steps {
+        self.clause.algorithm.run(StepsOf)
+    }
+
+    fn is_denied(&self) -> bool {
+        let denied = |decision: &Decision| decision.verdict.allowed == 0;
+        self.decision.as_ref().is_some_and(denied)
+    }
+}
+
 /// One algorithm's part in a call of several.
 struct Steps {
     fits_key: fn(&Handle) -> Result<(), Failure>,
-    /// Decides, and adds the limit to the others.
-    decide: fn(Text, &Handle, Call, &mut Limits) -> Result<(), Failure>,
-    peek: fn(&Handle, &mut Limit) -> Result<(), Failure>,
-    charge: fn(&Handle, &Limit) -> Result<(), Failure>,
-    follow: fn(Context, &Limit),
+    decide: fn(&Handle, &mut Limit, Asked) -> Result<(), Failure>,
+    charge: fn(&Handle, &Limit, Asked) -> Result<(), Failure>,
+    follow: fn(Context, Text, &Limit, Asked),
 }
 
 struct StepsOf;
@@ -70,35 +96,25 @@ impl ForAlgorithm for StepsOf {
         const {
             &Steps {
                 fits_key: |handle| Slot::<L>::new(handle).map(|_| ()),
-                decide: |key, handle, call, limits| {
-                    let value = keyspace::value(handle)?;
-                    let decision = Slot::<L>::with(handle, value)?.decide(&call)?;
-                    limits.push(Limit {
-                        key,
-                        value,
-                        call,
-                        steps: StepsOf.with::<L>(),
-                        decision,
-                    });
-                    Ok(())
-                },
-                peek: |handle, limit| {
+                decide: |handle, limit, asked| {
+                    limit.value = keyspace::value(handle)?;
                     let slot = Slot::<L>::with(handle, limit.value)?;
-                    limit.decision = slot.decide(&Call {
-                        mode: Mode::Peek,
-                        ..limit.call
-                    })?;
+                    limit.decision = Some(slot.decide(&limit.call(asked))?);
                     Ok(())
                 },
-                charge: |handle, limit| {
-                    if let Some(charge) = limit.decision.charge(&limit.call) {
+                charge: |handle, limit, asked| {
+                    if let Some(decision) = &limit.decision
+                        && let Some(charge) = decision.charge(&limit.call(asked))
+                    {
                         let slot = Slot::<L>::with(handle, limit.value)?;
-                        slot.charge(charge, limit.decision.verdict.reset_after_us);
+                        slot.charge(charge, decision.verdict.reset_after_us);
                     }
                     Ok(())
                 },
-                follow: |context, limit| {
-                    check::follow::<L>(context, limit.key, &limit.call, &limit.decision);
+                follow: |context, key, limit, asked| {
+                    if let Some(decision) = &limit.decision {
+                        check::follow::<L>(context, key, &limit.call(asked), decision);
+                    }
                 },
             }
         }
@@ -106,50 +122,51 @@ impl ForAlgorithm for StepsOf {
 }
 
 fn multi(context: Context, argv: Argv<'_>, limits: &mut Limits) -> Result<(), Failure> {
-    let mut clauses = Clauses::new();
-    let (now, mode) = args::parse_multi(&argv.from(1), &mut clauses)?;
+    let (now, mode) = args::parse_multi(&argv.from(1), |clause| {
+        limits.push(Limit {
+            clause,
+            value: None,
+            decision: None,
+        });
+    })?;
     let time = Time::of(context, now)?;
+    let now_us = time.us;
+    let asked = Asked { now_us, mode };
+    let keys = argv.from(FIRST_KEY).all();
     let mut handles = SmallVec::<[Handle; 4]>::new();
-    for (clause, &key) in clauses.iter().zip(argv.from(FIRST_KEY).all()) {
-        let call = Call {
-            policy: clause.policy,
-            now_us: time.us,
-            cost: clause.cost,
-            mode,
-        };
+    for (index, (limit, &key)) in limits.iter_mut().zip(keys).enumerate() {
         let handle = Handle::open(context, key);
-        let decided = (clause.algorithm.run(StepsOf).decide)(key, &handle, call, limits);
+        let decided = (limit.steps().decide)(&handle, limit, asked);
         handles.push(handle);
         if let Err(failure) = decided {
             drop(handles);
-            let failed = limits.len();
-            return Err(first_failure(context, argv, &clauses, failed, failure));
+            return Err(first_failure(context, argv, limits, index, failure));
         }
     }
-    let denied = mode == Mode::Charge && limits.iter().any(is_denied);
+    let denied = mode == Mode::Charge && limits.iter().any(Limit::is_denied);
     for (limit, handle) in limits.iter_mut().zip(&handles) {
         if !denied {
-            (limit.steps.charge)(handle, limit)?;
-        } else if !is_denied(limit) {
+            (limit.steps().charge)(handle, limit, asked)?;
+        } else if !limit.is_denied() {
             // Nothing is charged: the limiter is as a look finds it.
-            (limit.steps.peek)(handle, limit)?;
+            let mode = Mode::Peek;
+            (limit.steps().decide)(handle, limit, Asked { now_us, mode })?;
         }
     }
     drop(handles);
-    for limit in limits.iter() {
+    let mut charged = false;
+    for (limit, &key) in limits.iter().zip(keys) {
         // One that would have been allowed is not counted: nothing came of it.
-        if !denied || is_denied(limit) {
-            (limit.steps.follow)(context, limit);
+        if !denied || limit.is_denied() {
+            (limit.steps().follow)(context, key, limit, asked);
         }
+        let charges = |decision: &Decision| decision.units.is_some();
+        charged |= limit.decision.as_ref().is_some_and(charges);
     }
-    if limits.iter().any(|limit| limit.decision.units.is_some()) {
+    if charged {
         time.replicate(context, argv, FIRST_KEY.saturating_add(limits.len()));
     }
     Ok(())
-}
-
-fn is_denied(limit: &Limit) -> bool {
-    limit.decision.verdict.allowed == 0
 }
 
 /// `RL.MULTI numkeys key … now …`
@@ -161,24 +178,23 @@ const FIRST_KEY: usize = 2;
 fn first_failure(
     context: Context,
     argv: Argv<'_>,
-    clauses: &[Clause],
+    limits: &Limits,
     failed: usize,
     failure: Failure,
 ) -> Failure {
     let mut first = (failed, failure);
     if matches!(first.1, Failure::Debt) {
         let keys = argv.from(FIRST_KEY).all();
-        for (index, (clause, &key)) in clauses.iter().zip(keys).enumerate().skip(failed) {
-            let fits_key = clause.algorithm.run(StepsOf).fits_key;
-            if let Err(failure) = fits_key(&Handle::open(context, key)) {
+        for (index, (limit, &key)) in limits.iter().zip(keys).enumerate().skip(failed) {
+            if let Err(failure) = (limit.steps().fits_key)(&Handle::open(context, key)) {
                 first = (index, failure);
                 break;
             }
         }
     }
     let (index, failure) = first;
-    if let Some(Clause { algorithm, .. }) = clauses.get(index) {
-        stats::of(*algorithm).errors.add(1);
+    if let Some(limit) = limits.get(index) {
+        stats::of(limit.clause.algorithm).errors.add(1);
     }
     Failure::InClause {
         number: index.saturating_add(1),
@@ -187,12 +203,17 @@ fn first_failure(
 }
 
 fn reply(context: Context, limits: &Limits) -> c_int {
+    let verdicts = || {
+        limits
+            .iter()
+            .filter_map(|limit| Some(limit.decision.as_ref()?.verdict))
+    };
     let mut allowed = 1;
     // −1, for never, is longer than any wait.
     let mut longest = 0;
-    for Limit { decision, .. } in limits {
-        let wait = check::retry_after(decision.verdict.retry, check::millis);
-        if decision.verdict.allowed == 0 {
+    for verdict in verdicts() {
+        let wait = check::retry_after(verdict.retry, check::millis);
+        if verdict.allowed == 0 {
             allowed = 0;
         }
         if longest != -1 && (wait == -1 || wait > longest) {
@@ -203,8 +224,8 @@ fn reply(context: Context, limits: &Limits) -> c_int {
     context.reply_integer(allowed);
     context.reply_integer(longest);
     context.reply_array(limits.len());
-    for Limit { decision, .. } in limits {
-        context.reply_integers(&wire(&decision.verdict));
+    for verdict in verdicts() {
+        context.reply_integers(&wire(&verdict));
     }
     OK
 }
