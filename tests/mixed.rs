@@ -24,7 +24,7 @@ fn newer() -> Option<PathBuf> {
     let path = env::var_os("REDIS_SERVER_2").filter(|path| !path.is_empty());
     if path.is_none() {
         note(
-            "\n*** NOT RUN: two servers of different versions. Name a newer one in REDIS_SERVER_2, or `make test-matrix`.\n",
+            "Not run here: two servers of different versions. Name a newer one in REDIS_SERVER_2, or `make test-matrix`.",
         );
     }
     path.map(PathBuf::from)

@@ -386,7 +386,7 @@ fn defragmentation_moves_and_changes_nothing() {
         .error();
     if refused.is_some() {
         note(&format!(
-            "{} was built without active defragmentation: not tested",
+            "NOT RUN: active defragmentation: {} was built without it",
             server.version_text()
         ));
         return;
