@@ -13,7 +13,7 @@ pub mod resp;
 mod server;
 pub mod vectors;
 
-pub use server::{Builder, Server, Shutdown};
+pub use server::{Builder, Server, Shutdown, signal};
 
 use std::io::Write;
 
