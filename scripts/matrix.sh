@@ -112,7 +112,7 @@ for entry in $MATRIX; do
   folder=$PWD/target/servers/$kind-$suite
   binary=$folder/bin/$kind-server
   if [ ! -x "$binary" ] || [ -z "$(version_of "$binary")" ]; then
-    echo "--- getting $kind of Debian $suite"
+    echo "--- getting $kind of $suite"
     if ! scripts/server.sh "$folder" "$suite" "$kind" >"$logs/get-$kind-$suite.log" 2>&1; then
       tail -n 3 "$logs/get-$kind-$suite.log"
       row "$kind of $suite" "-" "NOT RUN: cannot be had" "-"
