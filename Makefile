@@ -5,10 +5,11 @@
 PORT ?= 6379
 # Of `make parity`, for each algorithm; of 200 calls.
 TRACES ?= 5000
-# Of `make soak`: primaries killed, slots moved, links cut.
+# Of `make soak`: primaries killed, slots moved, links cut, limiters made and most of them deleted.
 KILLS ?= 20
 MOVES ?= 500
 CUTS ?= 12
+CHURN ?= 1000000
 # Looked up when it is used, since setup may have installed it by then.
 REDIS_SERVER ?= $(shell command -v redis-server || command -v valkey-server)
 REDIS_CLI = $(patsubst %-server,%-cli,$(notdir $(REDIS_SERVER)))
@@ -51,9 +52,10 @@ test-containers: build ## run the container tests: image, vectors, persistence; 
 parity: build server ## scripts beside commands: a million calls for each algorithm
 	RL_PARITY_TRACES=$(TRACES) REDIS_SERVER="$(REDIS_SERVER)" cargo test --test parity -- --nocapture --include-ignored
 
-soak: build server ## the long forms: KILLS primaries, MOVES of a slot, CUTS of a link
+soak: build server ## the long forms: KILLS primaries, MOVES of a slot, CUTS of a link, CHURN of limiters
 	RL_KILLS=$(KILLS) RL_MOVES=$(MOVES) RL_CUTS=$(CUTS) REDIS_SERVER="$(REDIS_SERVER)" \
 	  cargo test --test failover --test cluster --test netsplit -- --nocapture --test-threads 1
+	RL_CHURN=$(CHURN) MATRIX=redis:pypi REDIS_SERVER="$(REDIS_SERVER)" scripts/matrix.sh persistence
 
 demo: build server ## show how the five algorithms treat the same traffic
 	REDIS_SERVER="$(REDIS_SERVER)" cargo run --quiet --example demo

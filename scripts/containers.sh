@@ -7,6 +7,8 @@
 #              local      from an image of this machine's own server, with the module built here
 #              (unset)    official where a registry answers, else local; it says which
 #   RL_IMAGE   images to test that are there already, separated by blanks: nothing is built
+#
+# Ends with 77 where the engine runs no container at all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 DOCKER=${DOCKER:-docker}
@@ -16,10 +18,7 @@ build() { echo "--- image $1"; "$DOCKER" build --network host -t "$@" .; }
 if [ -z "${RL_IMAGE:-}" ]; then
   base=${RL_BASE:-}
   if [ -z "$base" ]; then
-    if timeout 120 "$DOCKER" pull -q redis:8; then base=official; else
-      base=local
-      echo "*** NOT RUN: the official images. No registry answers; the tests run on this machine's own server instead."
-    fi
+    if timeout 120 "$DOCKER" pull -q redis:8; then base=official; else base=local; fi
   fi
   case $base in
     official)
@@ -28,10 +27,13 @@ if [ -z "${RL_IMAGE:-}" ]; then
       RL_IMAGE="redis-rl:test-redis redis-rl:test-valkey"
       ;;
     local)
+      echo "NOT RUN: the official images; this machine's own server stands in for them (scripts/containers.sh)"
       [ -e target/release/libredis_rl.so ] || cargo build --release
       server=${REDIS_SERVER:-$(command -v redis-server || command -v valkey-server)}
       kind=$(basename "$server") kind=${kind%-server}
       scripts/base-image.sh redis-rl-base:local "$server"
+      "$DOCKER" run --rm redis-rl-base:local "$kind-server" --version >/dev/null ||
+        { echo "NOT RUN: containers, the engine runs none" >&2; exit 77; }
       build "redis-rl:test-$kind" --target prebuilt --build-arg KIND="$kind" \
         --build-arg SERVER_IMAGE=redis-rl-base:local
       RL_IMAGE=redis-rl:test-$kind

@@ -10,7 +10,7 @@ set -uo pipefail
 DOCKER=${DOCKER:-docker}
 export DOCKER
 
-none() { echo "NOT RUN, no Docker engine: $*" >&2; exit 77; }
+none() { echo "NOT RUN: containers, no Docker engine: $*" >&2; exit 77; }
 [ $# -gt 0 ] || { echo "usage: scripts/docker.sh COMMAND..." >&2; exit 2; }
 command -v "$DOCKER" >/dev/null || none "no docker on PATH"
 if timeout 10 "$DOCKER" info >/dev/null 2>&1; then exec "$@"; fi

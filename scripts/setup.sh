@@ -6,6 +6,7 @@
 #   clang, libclang             read the server's module header when the bindings are generated
 #   redis- or valkey-server     runs the module; $REDIS_SERVER may name one that is not on PATH
 #   valgrind                    counts instructions; only as `scripts/setup.sh bench`
+#   docker                      runs the container tests; only as `scripts/setup.sh containers`
 #   cargo                       from rustup: distributions often carry one too old, so it is never installed here
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -31,7 +32,10 @@ need() { missing+=("$1"); why+=("$1 ($2)"); }
 have cc || need cc "links Rust code"
 have clang && have_libclang || need clang "reads the server's module header"
 have "${REDIS_SERVER:-redis-server}" || have valkey-server || need redis-server "runs the module"
-if [ "${1:-}" = bench ]; then have valgrind || need valgrind "counts instructions for make bench"; fi
+case ${1:-} in
+  bench) have valgrind || need valgrind "counts instructions for make bench" ;;
+  containers) have docker || need docker "runs the container tests" ;;
+esac
 
 # The packages of the missing things, as one package manager calls them.
 packages() {
@@ -42,6 +46,7 @@ packages() {
       dnf:cc) echo gcc ;;             dnf:clang) echo clang clang-devel ;;    dnf:redis-server) echo valkey ;;
       apk:cc) echo build-base ;;      apk:clang) echo clang clang-dev ;;      apk:redis-server) echo redis ;;
       *:valgrind) echo valgrind ;;
+      apt:docker) echo docker.io ;;   dnf:docker) echo moby-engine ;;         *:docker) echo docker ;;
       brew:cc | brew:clang) echo llvm ;;                                      brew:redis-server) echo redis ;;
     esac
   done | tr ' ' '\n' | sort -u | paste -sd ' ' -

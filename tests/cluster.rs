@@ -574,7 +574,7 @@ fn a_slot_moved_by_the_server_changes_no_decision() {
         };
         assert!(version < atomic_since);
         note(&format!(
-            "atomic slot migration: not run: {} has none",
+            "NOT RUN: atomic slot migration: {} has none",
             server.version_text()
         ));
         return;

@@ -651,16 +651,16 @@ fn a_star_is_the_servers_clock() {
     if !clock_stands_still(&server) {
         return;
     }
-    let twice = "redis.call(ARGV[1], KEYS[1], 5, 60000, '*') \
+    let twice = "redis.call(ARGV[1], KEYS[1], 5, 86400000, '*') \
         local x = 0 for i = 1, 300000 do x = x + i end \
-        redis.call(ARGV[1], KEYS[2], 5, 60000, '*') return x";
+        redis.call(ARGV[1], KEYS[2], 5, 86400000, '*') return x";
     for command in COMMANDS {
         ok(&mut client, "MULTI");
-        ok(&mut client, &format!("{command} one 5 60000 *"));
+        ok(&mut client, &format!("{command} one 5 86400000 *"));
         client
             .call(&["EVAL", "for i = 1, 300000 do end", "0"])
             .unwrap();
-        ok(&mut client, &format!("{command} other 5 60000 *"));
+        ok(&mut client, &format!("{command} other 5 86400000 *"));
         ok(&mut client, "EXEC");
         assert_eq!(
             dump(&mut client, "one"),

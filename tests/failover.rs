@@ -1,9 +1,10 @@
 //! A primary that is lost, or hands over, while limiters are charged: what they admit beyond their policy.
 //!
 //! Every limiter here has a limit and a window of many days at one given `now`, so that it admits its limit and then
-//! nothing for ever, whoever asks. Charges are made in batches, each followed by `WAIT 1`: what it says has reached
-//! the replica is *sure*, what was answered and not told so is *open*, what was sent and never answered is *unknown*,
-//! and what the new primary answered is *late*. A primary that is killed may take open charges with it, and no others:
+//! nothing for ever, whoever asks. Charges are made in batches, each followed by `WAIT 1`: it answers 1 when the replica's
+//! offset is at or past the last charge of the connection, so what its connection charged up to there is *sure*; what was
+//! answered and not told so is *open*, what was sent and never answered is *unknown*, and what the new primary answered is
+//! *late*. A primary that is killed may take open charges with it, and no others:
 //!
 //! ```text
 //! sure + late ≤ limit,   limit − unknown ≤ sure + open + late ≤ limit + open
@@ -15,7 +16,6 @@ mod support;
 
 use std::env;
 use std::io;
-use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::thread;
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use support::cluster::{Cluster, Node, Router, slot_of};
 use support::live::{COMMANDS, all_dumps, dump, five, info_number, int, ok, wait_until};
 use support::resp::{Client, Protocol, Value, latin1};
-use support::{Server, note};
+use support::{Server, note, signal};
 
 const LIMIT: u64 = 4000;
 const WINDOW_MS: u64 = 864_000_000;
@@ -104,8 +104,15 @@ impl Book {
             .sum()
     }
 
-    /// A batch on one limiter. False if it admitted nothing more.
-    fn batch(&self, at: usize, client: &mut Client, port: u16) -> io::Result<bool> {
+    /// A batch on one limiter. False if it admitted nothing more. What this connection was answered and not told to be
+    /// with the replica is kept in `open`, per limiter; a connection that is made anew begins with nothing there.
+    fn batch(
+        &self,
+        at: usize,
+        client: &mut Client,
+        port: u16,
+        open: &mut [u64],
+    ) -> io::Result<bool> {
         let (_, call) = &self.keys[at];
         let words: Vec<String> = call.split(' ').map(str::to_string).collect();
         let bytes: Vec<u8> = (0..BATCH)
@@ -140,18 +147,28 @@ impl Book {
             turned_away |= reply.error().is_some();
             Ok(reply.int().unwrap_or(0))
         })();
-        let units = &mut self.units.lock().unwrap()[at];
-        match &told {
-            _ if late => units.late += admitted,
-            Ok(replicas) if *replicas >= 1 => units.sure += admitted,
-            _ => units.open += admitted,
+        let mut units = self.units.lock().unwrap();
+        if late {
+            units[at].late += admitted;
+        } else {
+            units[at].open += admitted;
+            open[at] += admitted;
         }
-        match told {
-            Ok(_) if turned_away => Err(io::Error::other("turned away")),
-            Ok(_) => Ok(admitted > 0),
-            Err(e) => {
-                units.unknown += (BATCH - answered) as u64;
-                Err(e)
+        if told.as_ref().is_ok_and(|replicas| *replicas >= 1) {
+            for (units, open) in units.iter_mut().zip(&mut *open) {
+                units.open -= *open;
+                units.sure += std::mem::take(open);
+            }
+        }
+        if told.is_err() {
+            units[at].unknown += (BATCH - answered) as u64;
+        }
+        let lost = turned_away.then(|| io::Error::other("turned away"));
+        match told.err().or(lost) {
+            None => Ok(admitted > 0),
+            Some(why) => {
+                open.fill(0);
+                Err(why)
             }
         }
     }
@@ -160,6 +177,7 @@ impl Book {
     fn charge_until_full(&self, router: &mut Router, first: usize) {
         let begin = Instant::now();
         let mut full = vec![false; self.keys.len()];
+        let mut open = vec![0; self.keys.len()];
         let mut at = first;
         while !full.iter().all(|full| *full) {
             assert!(
@@ -171,7 +189,7 @@ impl Book {
             let port = router.port_of(slot_of(self.keys[at].0.as_bytes()));
             let done = router
                 .connection(port)
-                .and_then(|client| self.batch(at, client, port));
+                .and_then(|client| self.batch(at, client, port, &mut open));
             match done {
                 // Full before the end may be open again after a failover.
                 Ok(more) => full[at] = !more && self.over.load(Ordering::Relaxed),
@@ -246,13 +264,6 @@ enum Promotion {
     Automatic,
     Takeover,
     Force,
-}
-
-/// Sends a signal to a server by its own pid.
-fn signal(name: &str, server: &Server) {
-    let pid = server.pid().to_string();
-    let sent = Command::new("kill").args([name, &pid]).status();
-    assert!(sent.expect("kill can be run").success());
 }
 
 #[test]
@@ -404,6 +415,7 @@ fn exactly_the_limit(what: &str, hand_over: impl Fn(&Server, &Server)) {
                     let mut clients = [0, 1].map(|at: usize| servers[at].raw(Protocol::Resp2));
                     let (mut at, mut turn) = (0, first * 2);
                     let mut full = 0;
+                    let mut open = vec![0; book.keys.len()];
                     let begin = Instant::now();
                     while full < book.keys.len() {
                         assert!(
@@ -412,7 +424,7 @@ fn exactly_the_limit(what: &str, hand_over: impl Fn(&Server, &Server)) {
                             book.units
                         );
                         turn = (turn + 1) % book.keys.len();
-                        match book.batch(turn, &mut clients[at], 0) {
+                        match book.batch(turn, &mut clients[at], 0, &mut open) {
                             Ok(true) => full = 0,
                             Ok(false) => full += usize::from(over.load(Ordering::Relaxed)),
                             // Turned away, or a broken connection.

@@ -24,7 +24,7 @@ fn newer() -> Option<PathBuf> {
     let path = env::var_os("REDIS_SERVER_2").filter(|path| !path.is_empty());
     if path.is_none() {
         note(
-            "\n*** NOT RUN: two servers of different versions. Name a newer one in REDIS_SERVER_2, or `make test-matrix`.\n",
+            "Not run here: two servers of different versions. Name a newer one in REDIS_SERVER_2, or `make test-matrix`.",
         );
     }
     path.map(PathBuf::from)
@@ -68,20 +68,20 @@ fn a_newer_replica_holds_the_same_state_and_takes_over() {
         // By the stream: charges with a time given and with the server's, a refund, several at once, a script.
         charge_all(&mut old, &samples);
         for call in 0..50 {
-            rl(&mut old, &format!("RL.GCRA s:{} 5 60000 *", call % 7));
+            rl(&mut old, &format!("RL.GCRA s:{} 5 86400000 *", call % 7));
             rl(
                 &mut old,
-                &format!("RL.SLIDINGLOG l:{} 40 60000 *", call % 3),
+                &format!("RL.SLIDINGLOG l:{} 40 86400000 *", call % 3),
             );
         }
         ok(
             &mut old,
-            "RL.MULTI 2 {m}:1 {m}:2 * FIXED 9 86400000 TOKEN 9 86400000 COST 2",
+            "RL.MULTI 2 {m}:1 {m}:2 * FIXED 9 315576000000 TOKEN 9 86400000 COST 2",
         );
         ok(&mut old, "RL.REFUND {m}:2 1 *");
-        ok(&mut old, "CL.THROTTLE other 15 30 60 1");
+        ok(&mut old, "CL.THROTTLE other 15 30 86400 1");
         let now = time_ms(&mut old);
-        let script = "return redis.call('RL.TOKEN', KEYS[1], 5, 60000, ARGV[1])";
+        let script = "return redis.call('RL.TOKEN', KEYS[1], 5, 86400000, ARGV[1])";
         old.call(&["EVAL", script, "1", "script", &now.to_string()])
             .expect("the server answers");
         primary.wait_in_sync(&replica);

@@ -2,7 +2,7 @@
 //! stuck, and both come to the same states.
 //!
 //! The hosts are network namespaces, which take root and iproute2 to make. Where they cannot be made, the test says
-//! so in a line that begins `netsplit: not run:`; with `RL_NETSPLIT=must` it fails then. `RL_CUTS` is how often the
+//! so in a line that begins `NOT RUN: netsplit`; with `RL_NETSPLIT=must` it fails then. `RL_CUTS` is how often the
 //! link is cut.
 
 #[path = "support/core.rs"]
@@ -132,7 +132,7 @@ fn a_cut_link_sticks_and_parts_nothing() {
     let hosts = match Hosts::new() {
         Ok(hosts) => hosts,
         Err(why) => {
-            note(&format!("netsplit: not run: {why}"));
+            note(&format!("NOT RUN: netsplit: {why}"));
             assert!(env::var("RL_NETSPLIT").as_deref() != Ok("must"), "{why}");
             return;
         }

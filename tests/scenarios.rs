@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use support::live::{
-    COMMANDS, Events, Kept, Monitor, all_dumps, charge_all, dump, error, expiries, five,
-    info_number, int, long_log, ok, populate, rewrite_aof, rl, run, save_and_restart, wait_until,
+    COMMANDS, Events, Kept, Monitor, all_dumps, charge_all, charge_in_band, dump, error, expiries,
+    five, info_number, int, long_log, ok, populate, rewrite_aof, rl, run, save_and_restart,
+    wait_until,
 };
 use support::resp::{Protocol, Value};
 use support::{Server, note};
@@ -234,6 +235,123 @@ fn a_replica_without_the_module_says_so() {
             .find(|line| line.contains("ratelimit"))
             .unwrap_or_default()
     ));
+}
+
+/// A server after one of the ways that its keys can take, and whether they are at the other server then.
+type Way = (&'static str, fn(&mut Server, &Server) -> bool);
+
+const WAYS: [Way; 10] = [
+    ("SAVE and restart", |server, _| {
+        ok(&mut server.raw(Protocol::Resp2), "CONFIG SET appendonly no");
+        ok(&mut server.raw(Protocol::Resp2), "CONFIG REWRITE");
+        save_and_restart(server);
+        false
+    }),
+    ("AOF, everysec", |server, _| {
+        server.restart();
+        false
+    }),
+    ("AOF, always, killed", |server, _| {
+        server.kill9();
+        server.start_again();
+        false
+    }),
+    ("AOF rewritten", |server, _| {
+        rewrite_aof(server);
+        server.restart();
+        false
+    }),
+    ("AOF rewritten, no preamble", |server, _| {
+        let line = "CONFIG SET aof-use-rdb-preamble no";
+        ok(&mut server.raw(Protocol::Resp2), line);
+        rewrite_aof(server);
+        server.restart();
+        false
+    }),
+    ("promotion", |server, other| {
+        other.replica_of(server);
+        server.kill9();
+        ok(&mut other.raw(Protocol::Resp2), "REPLICAOF NO ONE");
+        true
+    }),
+    ("DEBUG RELOAD", |server, _| {
+        ok(&mut server.raw(Protocol::Resp2), "DEBUG RELOAD");
+        false
+    }),
+    ("DUMP, DEL, RESTORE", |server, _| {
+        let mut client = server.raw(Protocol::Resp2);
+        for command in COMMANDS {
+            let bytes = dump(&mut client, command).expect("the key is there");
+            let expires = int(&mut client, &format!("PEXPIRETIME {command}"));
+            let expires = expires.to_string();
+            ok(&mut client, &format!("DEL {command}"));
+            for (ttl, rest) in [("0", "REPLACE"), (expires.as_str(), "ABSTTL")] {
+                let mut args = [b"RESTORE", command.as_bytes(), ttl.as_bytes(), &bytes].to_vec();
+                args.extend([b"REPLACE".as_slice(), rest.as_bytes()]);
+                let reply = client.call(&args).expect("an answer");
+                assert_eq!(reply, Value::simple("OK"));
+            }
+        }
+        false
+    }),
+    ("MIGRATE", |server, other| {
+        for command in COMMANDS {
+            let line = format!("MIGRATE 127.0.0.1 {} {command} 0 30000", other.port());
+            ok(&mut server.raw(Protocol::Resp2), &line);
+        }
+        true
+    }),
+    ("SWAPDB there and back", |server, _| {
+        let mut client = server.raw(Protocol::Resp2);
+        ok(&mut client, "SWAPDB 0 5");
+        assert_eq!(int(&mut client, "DBSIZE"), 0);
+        ok(&mut client, "SWAPDB 5 0");
+        false
+    }),
+];
+
+/// B07 and B18: what was spent stays spent, what is left is left.
+#[test]
+fn a_limiter_survives_every_way() {
+    const NOW_MS: u64 = 1_699_920_000_000;
+    for (way, go) in WAYS {
+        let fsync = if way.contains("everysec") {
+            "everysec"
+        } else {
+            "always"
+        };
+        let mut server = Server::builder()
+            .arg("appendonly", "yes")
+            .arg("appendfsync", fsync)
+            .start();
+        let other = Server::start();
+        let mut client = server.raw(Protocol::Resp2);
+        let mut kept = Vec::new();
+        for command in COMMANDS {
+            let line = format!("{command} {command} 10 600000 {NOW_MS} COST 8");
+            assert_eq!(charge_in_band(&mut client, command, &line)[..3], [1, 10, 2]);
+            let expires_ms = int(&mut client, &format!("PEXPIRETIME {command}"));
+            kept.push((dump(&mut client, command), expires_ms));
+        }
+        let moved = go(&mut server, &other);
+        let mut client = if moved { &other } else { &server }.raw(Protocol::Resp2);
+        for (command, (bytes, expired_ms)) in COMMANDS.iter().zip(kept) {
+            assert_eq!(dump(&mut client, command), bytes, "{way}, {command}");
+            let expires_ms = int(&mut client, &format!("PEXPIRETIME {command}"));
+            // A replica and a replay run the call, and count the time to live from then; MIGRATE carries what is left.
+            let later = way.starts_with("AOF") || ["promotion", "MIGRATE"].contains(&way);
+            assert!(
+                expires_ms == expired_ms || later && expires_ms >= expired_ms - 1,
+                "{way}, {command}: {expires_ms} was {expired_ms}"
+            );
+            let later = format!("{command} {command} 10 600000 {}", NOW_MS + 1000);
+            let denied = rl(&mut client, &format!("{later} COST 3"));
+            assert_eq!(denied[..3], [0, 10, 2], "{way}, {command}");
+            assert_eq!(dump(&mut client, command), bytes, "{way}, {command}");
+            let allowed = charge_in_band(&mut client, command, &format!("{later} COST 2"));
+            assert_eq!(allowed[..3], [1, 10, 0], "{way}, {command}");
+        }
+    }
 }
 
 /// B77: each way of writing and reading, on one limiter of each kind.

@@ -4,6 +4,8 @@ mod support;
 
 use std::time::Duration;
 
+use support::cluster::{SLOTS, crc16, slot_of};
+use support::payload::crc64;
 use support::resp::{Client, Protocol, Value};
 use support::{Server, Shutdown};
 
@@ -207,4 +209,17 @@ fn a_replica_follows() {
             .unwrap()
             .starts_with("READONLY")
     );
+}
+
+#[test]
+fn slots_are_the_published_ones() {
+    assert_eq!(crc16(b"123456789"), 0x31c3);
+    assert_eq!(slot_of(b"a"), 15495);
+    assert_eq!(slot_of(b"x{b}y{a}"), 3300);
+    assert_eq!(slot_of(b"{}a"), crc16(b"{}a") % SLOTS);
+}
+
+#[test]
+fn the_checksum_is_the_published_one() {
+    assert_eq!(crc64(b"123456789"), 0xe9c6_d914_c4b8_d9ca);
 }

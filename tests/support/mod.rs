@@ -1,7 +1,6 @@
-//! What the integration tests share: a server of their own ([`Server`]), a raw client ([`resp`]), short ways to
-//! ask about a limiter ([`live`]), the bytes of DUMP ([`payload`]) and the runner for the vector files ([`vectors`]). A test file says `mod support;` and takes what it needs.
-//! What the integration tests share: a server of their own ([`Server`]), a raw client ([`resp`]), the runner
-//! for the vector files ([`vectors`]) and the scripts ([`lua`]). A test file says `mod support;` and takes what it needs.
+//! What the integration tests share: a server of their own ([`Server`]), clusters of them ([`cluster`]), a raw client
+//! ([`resp`]), short ways to ask about a limiter ([`live`]), the bytes of DUMP ([`payload`]), the runner for the vector
+//! files ([`vectors`]) and the scripts ([`lua`]). A test file says `mod support;` and takes what it needs.
 
 // Every test file is a crate of its own that compiles all of this and uses some of it.
 #![allow(dead_code, unused_imports)]
@@ -14,7 +13,7 @@ pub mod resp;
 mod server;
 pub mod vectors;
 
-pub use server::{Builder, Server, Shutdown};
+pub use server::{Builder, Server, Shutdown, signal};
 
 use std::io::Write;
 

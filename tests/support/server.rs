@@ -220,6 +220,24 @@ impl Server {
             .unwrap_or_else(|e| panic!("no connection to {}: {e}", self.url()))
     }
 
+    /// What the server's own command line client says.
+    pub fn cli(&self, args: &[&str]) -> String {
+        let port = self.port.to_string();
+        let output = Command::new(find_cli(&self.binary))
+            .args(["-p", &port])
+            .args(args)
+            .stdin(Stdio::null())
+            .output()
+            .expect("the client runs");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(
+            output.status.success(),
+            "{args:?}: {said}{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        said
+    }
+
     /// All of `INFO everything`.
     pub fn info(&self) -> String {
         self.try_info()
@@ -398,6 +416,13 @@ impl Server {
     }
 }
 
+/// Sends a signal to a server by its own pid.
+pub fn signal(name: &str, server: &Server) {
+    let pid = server.pid().to_string();
+    let sent = Command::new("kill").args([name, &pid]).status();
+    assert!(sent.expect("kill can be run").success());
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
@@ -463,6 +488,22 @@ fn find_server() -> PathBuf {
     ["redis-server", "valkey-server"].iter().find_map(|name| on_path(Path::new(name))).unwrap_or_else(|| {
         panic!("no redis-server and no valkey-server on PATH: run scripts/setup.sh, or name one in REDIS_SERVER")
     })
+}
+
+/// The client beside the server, or else any: they speak the same.
+fn find_cli(server: &Path) -> PathBuf {
+    let beside = server
+        .to_str()
+        .and_then(|path| path.strip_suffix("-server"))
+        .map(|path| PathBuf::from(format!("{path}-cli")));
+    beside
+        .filter(|path| path.is_file())
+        .or_else(|| {
+            ["redis-cli", "valkey-cli"]
+                .iter()
+                .find_map(|name| on_path(Path::new(name)))
+        })
+        .expect("a redis-cli or valkey-cli is beside the server or on PATH")
 }
 
 /// A path with a slash as it is, a bare name looked up on PATH.
