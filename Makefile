@@ -1,10 +1,12 @@
 # redis-rl: `make` lists what there is to do.
 .DEFAULT_GOAL := help
-.PHONY: help setup run build test test-matrix test-containers parity soak demo bench fmt lint docs clean
+.PHONY: help setup run build test test-matrix test-containers parity simulate fuzz hard soak soak-hour demo bench fmt lint docs clean
 
 PORT ?= 6379
 # Of `make parity`, for each algorithm; of 200 calls.
 TRACES ?= 5000
+# Of `make simulate`.
+CALLS ?= 100000000
 # Of `make soak`: primaries killed, slots moved, links cut.
 KILLS ?= 20
 MOVES ?= 500
@@ -54,6 +56,9 @@ parity: build server ## scripts beside commands: a million calls for each algori
 soak: build server ## the long forms: KILLS primaries, MOVES of a slot, CUTS of a link
 	RL_KILLS=$(KILLS) RL_MOVES=$(MOVES) RL_CUTS=$(CUTS) REDIS_SERVER="$(REDIS_SERVER)" \
 	  cargo test --test failover --test cluster --test netsplit -- --nocapture --test-threads 1
+
+simulate: ## CALLS simulated calls under all laws, with clocks, networks and servers that fail
+	RL_CALLS=$(CALLS) cargo test --release --test simulation -- --nocapture the_laws
 
 demo: build server ## show how the five algorithms treat the same traffic
 	REDIS_SERVER="$(REDIS_SERVER)" cargo run --quiet --example demo
