@@ -445,10 +445,12 @@ struct Named {
     era: Option<Era>,
     /// The same calls on a limiter that never expires, in a world of close clocks.
     shadow: Key,
-    /// All that was admitted, what failovers took from that, and the first time counted.
-    admitted: u64,
+    /// All that was admitted, what failovers took from that, and the first and last times counted: a failover may
+    /// take them back a little.
+    admitted: u128,
     lost: u64,
-    first_us: Option<u64>,
+    first_us: u64,
+    last_us: u64,
 }
 
 struct World {
@@ -553,7 +555,8 @@ impl World {
                     },
                     admitted: 0,
                     lost: 0,
-                    first_us: None,
+                    first_us: u64::MAX,
+                    last_us: 0,
                 }
             })
             .collect();
@@ -907,23 +910,24 @@ impl World {
         }
         let era = key.era.as_mut().expect("just made");
         era.admit(key.algorithm, t_us, units);
-        key.admitted += units;
-        let first_us = *key.first_us.get_or_insert(t_us);
+        key.admitted += u128::from(units);
+        key.first_us = key.first_us.min(t_us);
+        key.last_us = key.last_us.max(t_us);
         // What a whole world's window admits, failovers and all: never more than its policy and what they took.
-        let span_us = t_us.saturating_sub(first_us);
+        let span_us = key.last_us - key.first_us;
         let (limit, window_us) = (call.policy.limit(), call.policy.window_us());
-        if self.calm && self.clocks == Clocks::Close && t_us >= first_us {
+        if self.calm && self.clocks == Clocks::Close {
             let drained = u128::from(limit) * u128::from(span_us) / u128::from(window_us);
             let most = match key.algorithm {
                 Algorithm::Token | Algorithm::Gcra => {
                     Some(u128::from(call.policy.burst()) + drained)
                 }
                 Algorithm::SlidingLog => (span_us < window_us).then_some(limit.into()),
-                _ => (first_us / window_us == t_us / window_us).then_some(limit.into()),
+                _ => (key.first_us / window_us == key.last_us / window_us).then_some(limit.into()),
             };
             if let Some(most) = most {
                 assert!(
-                    u128::from(key.admitted) <= most + u128::from(key.lost),
+                    key.admitted <= most + u128::from(key.lost),
                     "{} admitted, {most} by the policy, {} lost by failovers: {call:?}",
                     key.admitted,
                     key.lost
