@@ -14,7 +14,14 @@ fuzz_target!(|bytes: &[u8]| {
     for version in [0, codec::VERSION + 1, u32::MAX] {
         let refused = codec::decode(version, bytes);
         let newer = version > codec::VERSION;
-        assert_eq!(refused, Err(if newer { Refusal::NewerVersion(version) } else { Refusal::Damaged }));
+        assert_eq!(
+            refused,
+            Err(if newer {
+                Refusal::NewerVersion(version)
+            } else {
+                Refusal::Damaged
+            })
+        );
     }
     let Ok(state) = codec::decode(codec::VERSION, bytes) else {
         return;
@@ -22,18 +29,17 @@ fuzz_target!(|bytes: &[u8]| {
     assert_eq!(codec::encode(&state), bytes);
     let key = Key {
         state: Some(state.clone()),
-        unchecked: false,
+        // Counts that no call makes may take more room than those a call makes.
+        unchecked: true,
     };
     let seen = state.inspect(0);
     let (own, updated_us) = (seen.policy, seen.updated_us);
     let policies = [
         own,
         policy(1, 1, 1),
-        policy(3, MAX_WINDOW_US, 3),
         policy(MAX_UNITS, MAX_WINDOW_US, MAX_UNITS),
-        policy(MAX_UNITS, 1, MAX_UNITS),
     ];
-    for now_us in [0, updated_us, updated_us + own.window_us() / 2, updated_us + own.window_us(), MAX_NOW_US] {
+    for now_us in [0, updated_us + own.window_us() / 2, MAX_NOW_US] {
         let now_us = now_us.min(MAX_NOW_US);
         for policy in policies {
             for (mode, cost) in [
@@ -44,15 +50,23 @@ fuzz_target!(|bytes: &[u8]| {
                 (Mode::Force, 7),
                 (Mode::Force, MAX_UNITS),
             ] {
-                let call = Call { policy, now_us, cost, mode };
-                // `call` sends every changed state through its forms.
-                if let Ok(reply) = key.clone().call(state.algorithm(), &call) {
+                let call = Call {
+                    policy,
+                    now_us,
+                    cost,
+                    mode,
+                };
+                let mut key = key.clone();
+                if let Ok(reply) = key.call(state.algorithm(), &call) {
                     in_range(&policy, &call, reply);
+                    forms(&key);
                 }
             }
         }
         for units in [1, MAX_UNITS] {
-            let left = key.clone().refund(units, now_us);
+            let mut key = key.clone();
+            let left = key.refund(units, now_us);
+            forms(&key);
             assert!(left.is_some_and(|left| left <= own.burst()));
         }
         let seen = state.inspect(now_us);
@@ -63,12 +77,29 @@ fuzz_target!(|bytes: &[u8]| {
 fn in_range(policy: &Policy, call: &Call, [allowed, limit, remaining, retry, reset]: [i64; 5]) {
     let burst = i64::try_from(policy.burst()).expect("below 2^53");
     // A bucket's spent units drain at the old rate, of up to a debt and a bucket more.
-    let longest_ms = i64::try_from(2 * MAX_DRAIN_US / 1000 + 2 * MAX_WINDOW_US / 1000).expect("years");
+    let longest_ms =
+        i64::try_from(2 * MAX_DRAIN_US / 1000 + 2 * MAX_WINDOW_US / 1000).expect("years");
     let right = limit == burst
         && (0..=burst).contains(&remaining)
         && (-1..=longest_ms).contains(&retry)
         && (0..=longest_ms).contains(&reset)
         && (allowed > 0) == (retry == 0)
         && allowed >= 0;
-    assert!(right, "{call:?}: {:?}", [allowed, limit, remaining, retry, reset]);
+    assert!(
+        right,
+        "{call:?}: {:?}",
+        [allowed, limit, remaining, retry, reset]
+    );
+}
+
+/// A state is the same in 32 bytes, if it fits, and in the bytes that are stored.
+fn forms(key: &Key) {
+    let Some(state) = &key.state else { return };
+    if let Some(words) = state.pack() {
+        assert_eq!(&state.algorithm().unpack(&words), state);
+    }
+    assert_eq!(
+        codec::decode(codec::VERSION, &codec::encode(state)).as_ref(),
+        Ok(state)
+    );
 }

@@ -141,7 +141,8 @@ impl<'a, 'b> History<'a, 'b> {
 
     /// What the step was answered.
     pub fn told(&mut self, reply: &[i64; 5]) {
-        self.waits_us = [reply[3], reply[4]].map(|ms| u64::try_from(ms).unwrap_or(0).saturating_mul(1000));
+        self.waits_us =
+            [reply[3], reply[4]].map(|ms| u64::try_from(ms).unwrap_or(0).saturating_mul(1000));
     }
 }
 
