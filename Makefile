@@ -1,6 +1,6 @@
 # redis-rl: `make` lists what there is to do.
 .DEFAULT_GOAL := help
-.PHONY: help setup run build test test-matrix test-containers parity soak soak-hour simulate fuzz hard memcheck demo bench fmt lint docs clean
+.PHONY: help setup run build test test-matrix test-containers parity soak soak-hour simulate fuzz hard memcheck asan demo bench fmt lint docs clean
 
 PORT ?= 6379
 # Of `make parity`, for each algorithm; of 200 calls.
@@ -78,6 +78,9 @@ soak-hour: build server ## an hour of mixed load with persistence and a replica
 
 memcheck: build ## the server tests with the server under valgrind's memcheck (an hour)
 	scripts/memcheck.sh
+
+asan: server ## the server tests with a module built for AddressSanitizer
+	scripts/asan.sh
 
 simulate: ## CALLS simulated calls under all laws, with clocks, networks and servers that fail
 	RL_CALLS=$(CALLS) cargo test --release --test simulation -- --nocapture the_laws

@@ -302,7 +302,7 @@ fn no_short_window_admits_too_much_and_no_key_stays() {
     const LIMIT: i64 = 7;
     const WINDOW_MS: i64 = 100;
     let server = Server::start();
-    let most = Duration::from_secs(600 * number("RL_LENGTH", 100) / 20_000);
+    let most = Duration::from_secs(600 * number("RL_LENGTH", 100) / 10_000);
     let begin = Instant::now();
     let calls = [
         words("MULTI"),

@@ -400,7 +400,7 @@ fn a_huge_argument_is_refused_where_it_lies() {
 #[test]
 fn a_call_of_very_many_options_is_refused() {
     let many = usize::try_from(number("RL_OPTIONS", 100_000)).expect("a count");
-    let server = Server::start();
+    let server = Server::builder().module_args(LONG_LIVED).start();
     let mut client = server.raw(Protocol::Resp2);
     rl(&mut client, "RL.GCRA k 10 1000000 5");
     let before = all_dumps(&mut client);
