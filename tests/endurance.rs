@@ -220,6 +220,7 @@ fn a_log_stays_exact_through_restarts() {
     let mut rng = SmallRng::seed_from_u64(seed);
     let mut server = Server::builder()
         .arg("appendonly", "yes")
+        .arg("auto-aof-rewrite-min-size", "256kb")
         // The calls' clock is not the server's.
         .module_args("ttl-margin-ms 3155760000000")
         .start();
@@ -776,7 +777,7 @@ struct Soaked {
 
 /// One caller of four: batches on limiters that all share, on many users' keys, and by every other command.
 fn soak_caller(primary: &Server, over: &AtomicBool, seed: u64) -> Soaked {
-    let mut client = primary.raw(if seed % 2 == 0 {
+    let mut client = primary.raw(if seed.is_multiple_of(2) {
         Protocol::Resp2
     } else {
         Protocol::Resp3
@@ -819,7 +820,7 @@ fn soak_caller(primary: &Server, over: &AtomicBool, seed: u64) -> Soaked {
             .expect("the server answers");
         let took_us = u32::try_from(begin.elapsed().as_micros()).unwrap_or(u32::MAX);
         // One in some: an hour has millions.
-        if soaked.calls % 80 == 0 {
+        if soaked.calls.is_multiple_of(80) {
             soaked.times_us.push(took_us);
         }
         for (reply, line) in replies.iter().zip(&lines) {

@@ -267,7 +267,7 @@ fn clients_that_die_in_the_middle_harm_nobody() {
         }
         for (n, stream) in streams.into_iter().enumerate() {
             // Some say that they are done, some go without a word; nobody reads the answers.
-            if n % 2 == 0 {
+            if n.is_multiple_of(2) {
                 stream
                     .shutdown(Half::Both)
                     .expect("a connection can be shut");

@@ -14,12 +14,11 @@ use std::env;
 
 use beside::{in_range, to_core};
 use model::trace::{Step, Trace};
-use model::{LOG_ENTRIES, MAX_NOW_US, MAX_UNITS, MAX_WINDOW_US, Mode, Model};
+use model::{LOG_ENTRIES, MAX_UNITS, MAX_WINDOW_US, Mode, Model};
 use pure::Key;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
-use redis_rl::limit;
 use support::lua::{Lua, Way};
 use support::resp::{Client, Protocol, Value};
 use support::{Server, note};

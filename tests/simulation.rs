@@ -156,7 +156,7 @@ impl Server {
             expires_ms: i64::MIN,
         });
         // The forms of the state are looked at now and then: they take their time.
-        entry.key.unchecked = true_us % 16 != 0;
+        entry.key.unchecked = !true_us.is_multiple_of(16);
         entry.twin.unchecked = true;
         let mut reply = ask(&mut entry.key, algorithm, &call, sabotage);
         if is_bucket(algorithm) {
@@ -729,7 +729,8 @@ impl World {
         {
             let logged = self.stream.pop_front().expect("just seen");
             self.tally.replicated += 1;
-            if self.sabotage == Sabotage::ReplicaMisses && self.tally.replicated % 100 == 0 {
+            if self.sabotage == Sabotage::ReplicaMisses && self.tally.replicated.is_multiple_of(100)
+            {
                 continue;
             }
             let reply = self
