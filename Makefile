@@ -1,10 +1,17 @@
 # redis-rl: `make` lists what there is to do.
 .DEFAULT_GOAL := help
-.PHONY: help setup run build test test-matrix test-containers parity soak demo bench fmt lint docs clean
+.PHONY: help setup run build test test-matrix test-containers parity soak soak-hour simulate fuzz hard memcheck asan demo bench fmt lint docs clean
 
 PORT ?= 6379
 # Of `make parity`, for each algorithm; of 200 calls.
 TRACES ?= 5000
+# Of `make fuzz`: seconds, and targets.
+TIME ?= 60
+FUZZ ?= args codec decisions scripts
+# Of `make hard`.
+HARD_KILLS ?= 200
+# Of `make simulate`.
+CALLS ?= 100000000
 # Of `make soak`: primaries killed, slots moved, links cut, limiters made and most of them deleted.
 KILLS ?= 20
 MOVES ?= 500
@@ -56,6 +63,29 @@ soak: build server ## the long forms: KILLS primaries, MOVES of a slot, CUTS of 
 	RL_KILLS=$(KILLS) RL_MOVES=$(MOVES) RL_CUTS=$(CUTS) REDIS_SERVER="$(REDIS_SERVER)" \
 	  cargo test --test failover --test cluster --test netsplit -- --nocapture --test-threads 1
 	RL_CHURN=$(CHURN) MATRIX=redis:pypi REDIS_SERVER="$(REDIS_SERVER)" scripts/matrix.sh persistence
+
+fuzz: setup ## fuzz each of FUZZ for TIME seconds, from the seeds in fuzz/corpus
+	scripts/fuzz.sh $(TIME) $(FUZZ)
+
+hard: build server ## faults, hostile input and endurance at their full length (hours)
+	RL_KILLS=$(HARD_KILLS) RL_CUTS=1000 RL_CLIENTS=10000 REDIS_SERVER="$(REDIS_SERVER)" \
+	  cargo test --test faults -- --nocapture --test-threads 1
+	RL_FUZZ=1000000 RL_OPTIONS=1000000 RL_HUGE_MB=500 REDIS_SERVER="$(REDIS_SERVER)" \
+	  cargo test --test hostile -- --nocapture --test-threads 1
+	RL_LENGTH=10000 RL_PATH_CALLS=10000000 REDIS_SERVER="$(REDIS_SERVER)" \
+	  cargo test --test endurance -- --nocapture --test-threads 1 --skip a_mixed_load
+
+soak-hour: build server ## an hour of mixed load with persistence and a replica
+	RL_SOAK_S=3600 REDIS_SERVER="$(REDIS_SERVER)" cargo test --test endurance -- --nocapture a_mixed_load
+
+memcheck: build ## the server tests with the server under valgrind's memcheck (an hour)
+	scripts/memcheck.sh
+
+asan: server ## the server tests with a module built for AddressSanitizer
+	scripts/asan.sh
+
+simulate: ## CALLS simulated calls under all laws, with clocks, networks and servers that fail
+	RL_CALLS=$(CALLS) cargo test --release --test simulation -- --nocapture the_laws
 
 demo: build server ## show how the five algorithms treat the same traffic
 	REDIS_SERVER="$(REDIS_SERVER)" cargo run --quiet --example demo

@@ -2,17 +2,20 @@
 //!
 //! `RL_STEPS` is the number of random steps for each algorithm; `RL_SEED` the first seed.
 
+#[path = "support/beside.rs"]
+mod beside;
 mod model;
 #[path = "support/core.rs"]
-mod support;
+mod pure;
 
 use std::env;
 
+use beside::{both, to_core};
 use model::Model;
 use model::trace::{Step, walk};
+use pure::{Key, policy};
 use redis_rl::limit::sliding_log::MAX_ENTRIES;
 use redis_rl::limit::{Algorithm, Call, MAX_UNITS, MAX_WINDOW_US, Mode, Policy};
-use support::{Key, policy};
 
 /// Steps of one walk.
 const WALK: usize = 200;
@@ -22,85 +25,6 @@ fn number(name: &str, or: u64) -> u64 {
         text.parse()
             .unwrap_or_else(|_| panic!("{name} is a number"))
     })
-}
-
-fn to_core(call: &model::Call) -> (Algorithm, Call) {
-    let algorithm = match call.algorithm {
-        model::Algorithm::Fixed => Algorithm::Fixed,
-        model::Algorithm::SlidingLog => Algorithm::SlidingLog,
-        model::Algorithm::SlidingCounter => Algorithm::SlidingCounter,
-        model::Algorithm::Token => Algorithm::Token,
-        model::Algorithm::Gcra => Algorithm::Gcra,
-    };
-    let mode = match call.mode {
-        model::Mode::Charge => Mode::Charge,
-        model::Mode::Peek => Mode::Peek,
-        model::Mode::Force => Mode::Force,
-        model::Mode::Partial => Mode::Partial,
-    };
-    let policy = policy(call.limit, call.window_us, call.burst);
-    (
-        algorithm,
-        Call {
-            policy,
-            now_us: call.now_us,
-            cost: call.cost,
-            mode,
-        },
-    )
-}
-
-/// Does one step to both; the reply, if both gave one.
-fn both(
-    core: &mut Key,
-    naive: &mut Model,
-    step: &Step,
-    told: impl Fn() -> String,
-) -> Option<[i64; 5]> {
-    let reply = match step {
-        Step::Call(call) => {
-            let (algorithm, core_call) = to_core(call);
-            let want = naive.call(call);
-            let got = core.call(algorithm, &core_call);
-            assert_eq!(
-                got.is_ok(),
-                want.is_ok(),
-                "{}: {step:?}: {got:?} for {want:?}",
-                told()
-            );
-            if let (Ok(got), Ok(want)) = (&got, &want) {
-                assert_eq!(got, want, "{}: {step:?}", told());
-            }
-            got.ok()
-        }
-        Step::Refund { units, now_us } => {
-            let want = naive.refund(*units, *now_us);
-            assert_eq!(core.refund(*units, *now_us), want, "{}: {step:?}", told());
-            None
-        }
-    };
-    assert_eq!(core.state.is_some(), naive.exists(), "{}: {step:?}", told());
-    if let (Some(state), Some(want)) = (&core.state, naive.inspect(step.now_us())) {
-        let got = state.inspect(step.now_us());
-        let ms = |us: u64| i64::try_from(us.div_ceil(1000)).unwrap();
-        assert_eq!(
-            (
-                got.updated_us,
-                i64::try_from(got.remaining).unwrap(),
-                ms(got.next_after_us),
-                ms(got.reset_after_us)
-            ),
-            (
-                want.updated_us,
-                want.remaining,
-                want.next_after,
-                want.reset_after
-            ),
-            "{}: inspected after {step:?}",
-            told()
-        );
-    }
-    reply
 }
 
 fn one_walk(algorithm: model::Algorithm, seed: u64) {

@@ -3,6 +3,8 @@
 //! `RL_PARITY_TRACES` is the number of traces, of 200 calls each, for each algorithm; `RL_SEED` the first seed.
 //! A failure names the seed that replays it.
 
+#[path = "support/beside.rs"]
+mod beside;
 mod model;
 #[path = "support/core.rs"]
 mod pure;
@@ -10,13 +12,13 @@ mod support;
 
 use std::env;
 
+use beside::{in_range, to_core};
 use model::trace::{Step, Trace};
-use model::{LOG_ENTRIES, MAX_NOW_US, MAX_UNITS, MAX_WINDOW_US, Mode, Model};
+use model::{LOG_ENTRIES, MAX_UNITS, MAX_WINDOW_US, Mode, Model};
 use pure::Key;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
-use redis_rl::limit;
 use support::lua::{Lua, Way};
 use support::resp::{Client, Protocol, Value};
 use support::{Server, note};
@@ -37,26 +39,6 @@ fn number(name: &str, or: u64) -> u64 {
 
 fn name(algorithm: model::Algorithm) -> String {
     algorithm.word().to_lowercase()
-}
-
-fn to_core(call: &model::Call) -> (limit::Algorithm, limit::Call) {
-    let algorithm = limit::Algorithm::ALL
-        .iter()
-        .find(|a| a.name() == name(call.algorithm))
-        .expect("the core has it");
-    let mode = match call.mode {
-        Mode::Charge => limit::Mode::Charge,
-        Mode::Peek => limit::Mode::Peek,
-        Mode::Force => limit::Mode::Force,
-        Mode::Partial => limit::Mode::Partial,
-    };
-    let call = limit::Call {
-        policy: pure::policy(call.limit, call.window_us, call.burst),
-        now_us: call.now_us,
-        cost: call.cost,
-        mode,
-    };
-    (*algorithm, call)
 }
 
 // Calls as text ---------------------------------------------------------------------------------
@@ -159,35 +141,6 @@ struct Tally {
     errors: u64,
     charged: u64,
     denied: u64,
-}
-
-/// The documented range of a script: the units counted, and the time when none of them counts any more, both
-/// before and after the call (unless that is refused for its debt). FIXED and SLIDINGLOG have no bound.
-fn in_range(key: &mut Key, naive: &Model, call: &model::Call) -> bool {
-    if matches!(
-        call.algorithm,
-        model::Algorithm::Fixed | model::Algorithm::SlidingLog
-    ) {
-        return true;
-    }
-    let (algorithm, core_call) = to_core(call);
-    let [found, _] = key.extents(algorithm, &core_call, 0);
-    let room = call.burst.saturating_sub(found.units);
-    let charged = match call.mode {
-        Mode::Peek => 0,
-        Mode::Force => call.cost,
-        Mode::Charge if call.cost <= room => call.cost,
-        Mode::Charge => 0,
-        Mode::Partial => call.cost.min(room),
-    };
-    let [_, mut left] = key.extents(algorithm, &core_call, charged);
-    if key.clone().call(algorithm, &core_call).is_err() {
-        left = found;
-    }
-    naive.largest_count(call) <= i128::from(MAX_UNITS)
-        && [found, left]
-            .iter()
-            .all(|extent| extent.units <= MAX_UNITS && extent.end_us <= MAX_NOW_US)
 }
 
 fn plan(

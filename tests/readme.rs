@@ -1,4 +1,4 @@
-//! What the pages show is what a server says: every transcript in README.md and docs/ is run and compared.
+//! What the pages show is what a server says: every transcript in README.md, SECURITY.md and docs/ is run and compared.
 //!
 //! A transcript is a ```` ```console ```` block. A line `$ redis-cli RL…` or `127.0.0.1:6379> RL…` is a call, the
 //! lines behind it are its reply as redis-cli prints it on a terminal. The calls of a page run in order on an empty
@@ -23,9 +23,9 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// README.md and all pages below docs/.
+/// README.md, SECURITY.md and all pages below docs/.
 fn pages() -> Vec<PathBuf> {
-    let mut pages = vec![root().join("README.md")];
+    let mut pages = vec![root().join("README.md"), root().join("SECURITY.md")];
     let mut folders = vec![root().join("docs")];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).expect("the folder can be read") {

@@ -23,3 +23,11 @@ pub fn note(line: &str) {
     // Nobody is there to be told if stderr is closed.
     let _ = writeln!(std::io::stderr(), "{line}");
 }
+
+/// A number from the environment, as a test is told how long to go on.
+pub fn number(name: &str, or: u64) -> u64 {
+    std::env::var(name).map_or(or, |text| {
+        text.parse()
+            .unwrap_or_else(|_| panic!("{name} is a number"))
+    })
+}

@@ -426,6 +426,10 @@ pub fn signal(name: &str, server: &Server) {
 impl Drop for Server {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
+            // A server that ends by itself looks for leaks then, where something looks for it.
+            if env::var_os("RL_END_GENTLY").is_some() {
+                end_gently(&mut child);
+            }
             // It may have ended by itself; either way it is gone after this.
             let _ = child.kill();
             let _ = child.wait();
@@ -439,6 +443,16 @@ impl Drop for Server {
         } else {
             let _ = fs::remove_dir_all(&self.dir);
         }
+    }
+}
+
+/// Asks a server to end, and waits for it for a while.
+fn end_gently(child: &mut Child) {
+    let pid = child.id().to_string();
+    let _ = Command::new("kill").arg(pid).status();
+    let begin = Instant::now();
+    while matches!(child.try_wait(), Ok(None)) && begin.elapsed() < PATIENCE / 2 {
+        sleep(Duration::from_millis(20));
     }
 }
 
