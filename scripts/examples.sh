@@ -47,4 +47,4 @@ else
 fi
 
 echo "--- rust, and the scenario for all"
-RL_MODULE=${RL_MODULE:-$PWD/target/release/libredis_rl.so} cargo test -p redis-rl-examples
+RL_MODULE=${RL_MODULE:-$PWD/target/release/libredis_rl.so} cargo test -p redis-rl-examples -p redis-rl-replay

@@ -1,13 +1,11 @@
 //! The calls, and what they mean in HTTP.
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use redis::aio::ConnectionManager;
 use redis::{RedisResult, cmd};
 use sha2::{Digest, Sha256};
-use tokio::sync::Mutex;
 
 /// Name, algorithm, limit and window in ms: per API key, and per address that uses it.
 const POLICIES: [(&str, &str, i64, i64); 2] = [
@@ -15,8 +13,6 @@ const POLICIES: [(&str, &str, i64, i64); 2] = [
     ("ip", "SLIDINGLOG", 10, 1_000),
 ];
 pub const TOKENS: (i64, i64) = (10_000, 3_600_000);
-const HOT: (i64, i64) = (1_000, 60_000);
-const LEASE: i64 = 50;
 
 /// `[allowed, limit, remaining, retry_after, reset_after]`
 type Reply = [i64; 5];
@@ -128,66 +124,4 @@ pub async fn charge(
         .arg(cost)
         .arg(mode);
     call.query_async(redis).await
-}
-
-/// Corrects a reservation; what remains.
-pub async fn settle(
-    redis: &mut ConnectionManager,
-    key: &str,
-    estimate: i64,
-    used: i64,
-) -> RedisResult<i64> {
-    if used < estimate {
-        let mut refund = cmd("RL.REFUND");
-        return refund
-            .arg(key)
-            .arg(estimate - used)
-            .arg("*")
-            .query_async(redis)
-            .await;
-    }
-    // What was taken is taken: it may become a debt. A cost of 0 only looks.
-    let [_, _, remaining, _, _] = charge(
-        redis,
-        "RL.TOKEN",
-        key,
-        TOKENS,
-        used - estimate,
-        Some("FORCE"),
-    )
-    .await?;
-    Ok(remaining)
-}
-
-/// Takes units of a hot key in bulk and spends them here: one call to Redis for [`LEASE`] requests.
-///
-/// Never more than the policy admits is charged. What is leased may be spent later, or be lost when this ends.
-#[derive(Default)]
-pub struct Lease(Mutex<(i64, Option<Instant>)>);
-
-impl Lease {
-    /// Nothing, or the ms to wait.
-    pub async fn take(&self, redis: &mut ConnectionManager) -> RedisResult<Option<i64>> {
-        let (left, retry_at) = &mut *self.0.lock().await;
-        if *left == 0 && retry_at.is_none_or(|at| at <= Instant::now()) {
-            let reply = charge(
-                redis,
-                "RL.SLIDINGLOG",
-                "limit:hot",
-                HOT,
-                LEASE,
-                Some("PARTIAL"),
-            )
-            .await?;
-            let [granted, _, _, retry_after, _] = reply;
-            *left = granted;
-            *retry_at = Some(Instant::now() + Duration::from_millis(retry_after.unsigned_abs()));
-        }
-        if *left == 0 {
-            let wait = retry_at.map_or(0, |at| (at - Instant::now()).as_millis());
-            return Ok(Some(i64::try_from(wait).unwrap_or(i64::MAX).max(1)));
-        }
-        *left -= 1;
-        Ok(None)
-    }
 }

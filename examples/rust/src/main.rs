@@ -1,121 +1,27 @@
 //! A tower layer, shown with axum, on the redis crate's asynchronous client.
 
+mod layer;
+mod lease;
 mod limit;
 
 use std::env;
 use std::error::Error;
-use std::mem;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::extract::{ConnectInfo, Query, Request, State};
-use axum::http::{HeaderMap, StatusCode, header::RETRY_AFTER};
+use axum::extract::{ConnectInfo, Query, State};
+use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use serde::Deserialize;
 use serde_json::json;
-use tower::{Layer, Service};
 
-use limit::{Lease, TOKENS, Verdict};
-
-/// Limits what is inside it.
-#[derive(Clone)]
-struct RateLimit {
-    redis: ConnectionManager,
-    fail_open: bool,
-    legacy_headers: bool,
-}
-
-impl<S> Layer<S> for RateLimit {
-    type Service = Limited<S>;
-
-    fn layer(&self, inner: S) -> Limited<S> {
-        let limit = self.clone();
-        Limited { inner, limit }
-    }
-}
-
-#[derive(Clone)]
-struct Limited<S> {
-    inner: S,
-    limit: RateLimit,
-}
-
-impl<S> Service<Request> for Limited<S>
-where
-    S: Service<Request, Response = Response> + Clone + Send + 'static,
-    S::Future: Send,
-{
-    type Response = Response;
-    type Error = S::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Response, S::Error>> + Send>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, request: Request) -> Self::Future {
-        // The one that was polled is ready; its clone may not be.
-        let clone = self.inner.clone();
-        let mut inner = mem::replace(&mut self.inner, clone);
-        let mut limit = self.limit.clone();
-        Box::pin(async move {
-            let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
-            let ip = peer.map_or_else(String::new, |ConnectInfo(peer)| peer.ip().to_string());
-            let caller = caller(request.headers(), &ip);
-            let Ok(verdict) = limit::check(&mut limit.redis, &caller, &ip).await else {
-                // Away, too slow, or out of memory.
-                return if limit.fail_open {
-                    inner.call(request).await
-                } else {
-                    Ok(unavailable())
-                };
-            };
-            let Verdict {
-                allowed,
-                retry_after,
-                ..
-            } = verdict;
-            let mut response = if allowed {
-                inner.call(request).await?
-            } else {
-                deny(retry_after)
-            };
-            response
-                .headers_mut()
-                .extend(verdict.headers(limit.legacy_headers));
-            Ok(response)
-        })
-    }
-}
-
-fn caller(headers: &HeaderMap, ip: &str) -> String {
-    let key = headers.get("x-api-key").and_then(|key| key.to_str().ok());
-    key.unwrap_or(ip).to_owned()
-}
-
-fn deny(retry_after_ms: i64) -> Response {
-    let status = StatusCode::TOO_MANY_REQUESTS;
-    match retry_after_ms {
-        // 0 means allowed, -1 never.
-        1.. => (
-            status,
-            [(RETRY_AFTER, limit::seconds(retry_after_ms).to_string())],
-        )
-            .into_response(),
-        _ => status.into_response(),
-    }
-}
-
-/// Tokens cost money: where the layer is not asked, no Redis means no.
-fn unavailable() -> Response {
-    StatusCode::SERVICE_UNAVAILABLE.into_response()
-}
+use layer::{RateLimit, caller, deny, unavailable};
+use lease::Lease;
+use limit::TOKENS;
 
 #[derive(Deserialize)]
 struct Tokens {
@@ -140,10 +46,39 @@ async fn chat(
         Ok(_) => {}
         Err(_) => return unavailable(),
     }
-    match limit::settle(&mut redis, &key, estimate, used).await {
+    match settle(&mut redis, &key, estimate, used).await {
         Ok(remaining) => Json(json!({ "remaining": remaining })).into_response(),
         Err(_) => unavailable(),
     }
+}
+
+/// Corrects a reservation; what remains.
+async fn settle(
+    redis: &mut ConnectionManager,
+    key: &str,
+    estimate: i64,
+    used: i64,
+) -> redis::RedisResult<i64> {
+    if used < estimate {
+        let mut refund = redis::cmd("RL.REFUND");
+        return refund
+            .arg(key)
+            .arg(estimate - used)
+            .arg("*")
+            .query_async(redis)
+            .await;
+    }
+    // What was taken is taken: it may become a debt. A cost of 0 only looks.
+    let [_, _, remaining, _, _] = limit::charge(
+        redis,
+        "RL.TOKEN",
+        key,
+        TOKENS,
+        used - estimate,
+        Some("FORCE"),
+    )
+    .await?;
+    Ok(remaining)
 }
 
 async fn hot(State((mut redis, lease)): State<(ConnectionManager, Arc<Lease>)>) -> Response {
