@@ -1,6 +1,6 @@
 # redis-rl: `make` lists what there is to do.
 .DEFAULT_GOAL := help
-.PHONY: help setup run build test test-matrix test-containers test-examples parity soak demo bench fmt lint docs clean
+.PHONY: help setup run build test test-matrix test-containers test-examples test-package test-monitoring package parity soak demo bench fmt lint docs clean
 
 PORT ?= 6379
 # Of `make parity`, for each algorithm; of 200 calls.
@@ -50,6 +50,15 @@ test-containers: build ## run the container tests: image, vectors, persistence; 
 
 test-examples: build server ## run the example services of examples/ and one scenario against all of them
 	REDIS_SERVER="$(REDIS_SERVER)" scripts/examples.sh
+
+test-monitoring: build server ## a real scrape by Prometheus, and every expression of the dashboard
+	REDIS_SERVER="$(REDIS_SERVER)" scripts/monitoring.sh
+
+package: build ## build target/package: a .deb and a tarball
+	scripts/package.sh
+
+test-package: package ## install them on a clean Debian and try them; as root, with debootstrap
+	scripts/package.sh test
 
 parity: build server ## scripts beside commands: a million calls for each algorithm
 	RL_PARITY_TRACES=$(TRACES) REDIS_SERVER="$(REDIS_SERVER)" cargo test --test parity -- --nocapture --include-ignored

@@ -46,7 +46,11 @@ pub fn draw(path: &Path, outcomes: &[Outcome]) -> Result<(), Box<dyn Error>> {
             let admitted = y(calls - denied);
             let bar = |top, bottom, color: RGBColor| {
                 let shape = Rectangle::new([(left, top), (right, bottom)], color.filled());
-                if top < bottom { root.draw(&shape) } else { Ok(()) }
+                if top < bottom {
+                    root.draw(&shape)
+                } else {
+                    Ok(())
+                }
             };
             bar(admitted, base, RGBColor(26, 127, 55))?;
             bar(y(*calls), admitted, RGBColor(207, 34, 46))?;
