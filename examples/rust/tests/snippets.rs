@@ -29,7 +29,8 @@ fn blocks(language: &str) -> Vec<(String, Vec<String>)> {
     let mut found = Vec::new();
     for page in pages {
         let text = fs::read_to_string(&page).unwrap();
-        let starts = text.split(&format!("\n```{language}\n")).skip(1);
+        let fence = format!("\n```{language}\n");
+        let starts = text.split(&fence).skip(1);
         let inside: Vec<String> = starts
             .map(|rest| rest.split("\n```").next().unwrap().to_owned())
             .collect();
