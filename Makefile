@@ -1,6 +1,6 @@
 # redis-rl: `make` lists what there is to do.
 .DEFAULT_GOAL := help
-.PHONY: help setup run build test test-matrix test-containers parity soak soak-hour simulate fuzz hard memcheck asan demo bench fmt lint docs clean
+.PHONY: help setup run build test test-matrix test-containers test-examples test-package test-monitoring package parity soak soak-hour simulate fuzz hard memcheck asan demo bench fmt lint docs clean
 
 PORT ?= 6379
 # Of `make parity`, for each algorithm; of 200 calls.
@@ -55,6 +55,18 @@ test-matrix: build ## run the tests that need a server on every Redis and Valkey
 
 test-containers: build ## run the container tests: image, vectors, persistence; needs Docker, starts an engine where it may
 	scripts/docker.sh scripts/containers.sh
+
+test-examples: build server ## run the example services of examples/ and one scenario against all of them
+	REDIS_SERVER="$(REDIS_SERVER)" scripts/examples.sh
+
+test-monitoring: build server ## a real scrape by Prometheus, and every expression of the dashboard
+	REDIS_SERVER="$(REDIS_SERVER)" scripts/monitoring.sh
+
+package: build ## build target/package: a .deb and a tarball
+	scripts/package.sh
+
+test-package: package ## install them on a clean Debian and try them; as root, with debootstrap
+	scripts/package.sh test
 
 parity: build server ## scripts beside commands: a million calls for each algorithm
 	RL_PARITY_TRACES=$(TRACES) REDIS_SERVER="$(REDIS_SERVER)" cargo test --test parity -- --nocapture --include-ignored
