@@ -5,7 +5,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use redis_rl::args::{
-    self, Check, Clauses, Error, LIMIT, NOW, NUMKEYS, Now, PERIOD, PERIOD_WHOLE, Throttle, Top,
+    self, Check, Error, LIMIT, NOW, NUMKEYS, Now, PERIOD, PERIOD_WHOLE, Throttle, Top,
     WINDOW,
 };
 use redis_rl::limit::{
@@ -27,8 +27,8 @@ fuzz_target!(|bytes: &[u8]| {
     }
     let keys = args::multi_keys(args);
     assert!(keys.end <= args.len());
-    let mut clauses = Clauses::new();
-    if let Some((now, mode)) = judged(args::parse_multi(args, &mut clauses)) {
+    let mut clauses = Vec::new();
+    if let Some((now, mode)) = judged(args::parse_multi(args, |clause| clauses.push(clause))) {
         assert!((1..=64).contains(&clauses.len()) && keys == (1..clauses.len() + 1));
         assert!(mode != Mode::Partial);
         for clause in &clauses {
