@@ -62,7 +62,7 @@ test-examples: build server ## run the example services of examples/ and one sce
 test-monitoring: build server ## a real scrape by Prometheus, and every expression of the dashboard
 	REDIS_SERVER="$(REDIS_SERVER)" scripts/monitoring.sh
 
-package: build ## build target/package: a .deb and a tarball
+package: build ## build target/dist: a .deb and a tarball
 	scripts/package.sh
 
 test-package: package ## install them on a clean Debian and try them; as root, with debootstrap

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# scripts/package.sh        builds target/package/*.deb and *.tar.gz from the release module: `make package`
+# scripts/package.sh        builds target/dist/*.deb and *.tar.gz from the release module: `make package`
 # scripts/package.sh test   installs both on a clean Debian and asks: `make test-package`; as root, needs debootstrap
 #
 # dpkg-deb and a staged tree are all there is to it: one file, its configuration and its papers.
@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 fail() { echo "package.sh: $*" >&2; exit 1; }
-out=$PWD/target/package
+out=$PWD/target/dist
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | sed -n 1p)
 arch=$(dpkg --print-architecture)
 deb=$out/redis-rl_${version}_$arch.deb

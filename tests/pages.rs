@@ -7,7 +7,7 @@ mod support;
 use std::fs;
 use std::path::Path;
 
-use docs::{children, commands, get, joined, leaves, number, range, text};
+use docs::{children, commands, joined, leaves, number, range, text};
 use support::Server;
 use support::live::ok;
 use support::resp::{Protocol, Value};

@@ -24,7 +24,7 @@ const client = createClient({
   socket: { connectTimeout: Number(REDIS_TIMEOUT_MS), reconnectStrategy: (tries) => Math.min(50 * tries, 500) },
 });
 client.on('error', () => {}); // it reconnects by itself; each call tells its own failure
-await client.connect();
+client.connect().catch(() => {}); // not awaited: the service starts without Redis, too
 
 /** One command. The client's own time-out covers a call until it is sent; this one, until it is answered. */
 async function redis(...args) {

@@ -205,8 +205,12 @@ fn scenario(name: &str, command: impl Fn() -> Command) {
     runtime.block_on(back_again(&open, &closed));
     server.kill9();
     runtime.block_on(without_redis(&open, &closed));
+    // One that starts without Redis is no worse off.
+    let late = Service::start(command(), &server, &[("FAIL", "open")]);
+    runtime.block_on(without_redis(&late, &closed));
     server.start_again();
     runtime.block_on(back_again(&open, &closed));
+    runtime.block_on(back_again(&late, &closed));
     note(&format!(
         "{name}: the scenario took {:.1} s",
         begin.elapsed().as_secs_f64()
