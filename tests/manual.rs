@@ -50,7 +50,7 @@ fn manual(client: &mut Client) -> String {
             .filter_map(|(name, _)| Some(format!("{name} {}", range(number(&command, name)?))))
             .collect();
         if !numbers.is_empty() {
-            write!(told, "Ranges: {}.\n", roff(&numbers.join("; "))).unwrap();
+            writeln!(told, "Ranges: {}.", roff(&numbers.join("; "))).unwrap();
         }
     }
     let frame = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/redis-rl.7.in");
