@@ -124,6 +124,7 @@ fn a_log_rewritten_under_load_loses_nothing() {
             .arg("appendonly", "yes")
             .arg("appendfsync", "always")
             .arg("aof-use-rdb-preamble", preamble)
+            .module_args("ttl-margin-ms 3600000")
             .start();
         let samples = populate(&mut client(&server));
         let kept = Kept::all(&mut client(&server), &samples);
