@@ -24,7 +24,7 @@ REDIS_CLI = $(patsubst %-server,%-cli,$(notdir $(REDIS_SERVER)))
 unexport CARGO_TARGET_DIR
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo '  PORT=6380 moves `make run`; REDIS_SERVER=/path/to/valkey-server chooses the server.'
 
