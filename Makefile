@@ -90,7 +90,7 @@ hard: build server ## faults, hostile input and endurance at their full length (
 soak-hour: build server ## an hour of mixed load with persistence and a replica
 	RL_SOAK_S=3600 REDIS_SERVER="$(REDIS_SERVER)" cargo test --test endurance -- --nocapture a_mixed_load
 
-memcheck: build ## the server tests with the server under valgrind's memcheck (an hour)
+memcheck: build ## the server tests with every server under valgrind's memcheck (about 10 min)
 	scripts/memcheck.sh
 
 asan: server ## the server tests with a module built for AddressSanitizer

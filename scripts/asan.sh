@@ -3,7 +3,8 @@
 #
 # Runs the tests that start a server with a module built for AddressSanitizer, inside the ordinary server: the
 # sanitizer's library (gcc's) is loaded first and stands in for the allocator. A report ends its server and so fails its
-# test; a leak is told when a server ends. Reports are kept in target/asan. Leaks of the server's own are let go.
+# test; a leak is told when a server ends. Reports are kept in target/asan/reports, and any of them fails the run. One
+# test is left out: it compares what the server's own allocator gave.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,7 +19,7 @@ rm -rf "$logs" && mkdir -p "$logs"
 cat >"$logs/server" <<WRAPPER
 #!/bin/sh
 [ "\$1" = --version ] && exec "$server" --version
-export ASAN_OPTIONS=abort_on_error=1:detect_odr_violation=0:log_path=$logs/report
+export ASAN_OPTIONS=abort_on_error=0:detect_odr_violation=0:log_path=$logs/report
 LD_PRELOAD="$library" exec "$server" "\$@"
 WRAPPER
 chmod +x "$logs/server"
@@ -30,12 +31,10 @@ arguments=()
 for test in "${tests[@]}"; do arguments+=(--test "$test"); done
 status=0
 RL_END_GENTLY=1 RL_MODULE=$PWD/target/asan/$target/release/libredis_rl.so REDIS_SERVER="$logs/server" \
-  cargo test --no-fail-fast "${arguments[@]}" || status=$?
-reports=$(find "$logs" -name 'report.*' -exec grep -l 'libredis_rl' {} + || true)
-if [ -n "$reports" ]; then
-  # shellcheck disable=SC2086  # a list of files
-  head -n 40 $reports
+  cargo test --no-fail-fast "${arguments[@]}" -- --skip memory_usage_is_what_the_allocator_gave || status=$?
+if compgen -G "$logs/report.*" >/dev/null; then
+  head -n 40 "$logs"/report.*
   exit 1
 fi
-echo "asan: no report in which the module has a part; tests: rc $status"
+echo "asan: no report; tests: rc $status"
 exit $status

@@ -65,11 +65,13 @@ fn load(context: Context, argv: Argv<'_>) -> Result<(), String> {
         context.0,
         options.cast_signed()
     ));
-    if !data_type::register(context) {
-        return Err("the server refuses the data type 'ratelimit'".to_owned());
-    }
     api::find_must_obey();
     config::load(context, argv)?;
     stats::register(context)?;
-    commands::register(context)
+    commands::register(context)?;
+    // The last: a server does not give back the memory of a type whose module fails to load.
+    if !data_type::register(context) {
+        return Err("the server refuses the data type 'ratelimit'".to_owned());
+    }
+    Ok(())
 }

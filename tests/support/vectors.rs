@@ -27,7 +27,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Value as Json, json};
 
@@ -58,8 +58,8 @@ pub fn run_file(path: &Path, addr: SocketAddr, protocol: Protocol) -> Report {
 pub fn run(cases: &[Json], addr: SocketAddr, protocol: Protocol) -> Report {
     let mut report = Report::default();
     let mut client = None;
-    for case in cases {
-        let case = Case::new(case);
+    for raw in cases {
+        let case = Case::new(raw);
         report.cases += 1;
         report.steps += case.steps.len();
         let failures = report.failures.len();
@@ -69,7 +69,16 @@ pub fn run(cases: &[Json], addr: SocketAddr, protocol: Protocol) -> Report {
         };
         // A case that loses its connection has failed; the next one gets a new connection.
         let run = open.and_then(|mut open| {
-            case.run(&mut open, &mut report.failures)?;
+            // What is wrong in a case that took as long as the shortest-lived key lives says nothing: again, on new keys.
+            for tries in 0.. {
+                let (begin, mut failures) = (Instant::now(), Vec::new());
+                Case::new(raw).run(&mut open, &mut failures)?;
+                let slow = begin.elapsed() >= Duration::from_millis(400) && tries < 10;
+                if failures.is_empty() || !slow {
+                    report.failures.extend(failures);
+                    break;
+                }
+            }
             Ok(open)
         });
         match run {
