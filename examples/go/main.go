@@ -129,7 +129,7 @@ func (l *hotLease) take() (int64, error) {
 	l.Lock()
 	defer l.Unlock()
 	if l.left == 0 && !time.Now().Before(l.retryAt) {
-		granted, _, retryAfter, err := call("RL.SLIDINGLOG", "limit:hot", 1_000, 60_000, "*", "COST", lease, "PARTIAL")
+		granted, _, retryAfter, err := call("RL.SLIDINGLOG", "limit:hot", 1_000, 3_600_000, "*", "COST", lease, "PARTIAL")
 		if err != nil {
 			return 0, err
 		}

@@ -14,7 +14,7 @@ const policies = [
   { name: 'ip', algorithm: 'SLIDINGLOG', limit: 10, window: 1_000 },
 ];
 const tokens = [10_000, 3_600_000];
-const hot = [1_000, 60_000];
+const hot = [1_000, 3_600_000];
 const LEASE = 50;
 
 const client = createClient({

@@ -12,7 +12,7 @@ LEGACY_HEADERS = os.environ.get("LEGACY_HEADERS") == "1"
 # Name, algorithm, limit and window in ms: per API key, and per address that uses it.
 POLICIES = [("key", "GCRA", 100, 60_000), ("ip", "SLIDINGLOG", 10, 1_000)]
 TOKENS = (10_000, 3_600_000)
-HOT = (1_000, 60_000)
+HOT = (1_000, 3_600_000)
 LEASE = 50
 
 

@@ -8,7 +8,7 @@ use tokio::sync::Mutex;
 
 use crate::limit::charge;
 
-const HOT: (i64, i64) = (1_000, 60_000);
+const HOT: (i64, i64) = (1_000, 3_600_000);
 const LEASE: i64 = 50;
 
 /// Takes units of a hot key in bulk and spends them here: one call to Redis for [`LEASE`] requests.
