@@ -708,7 +708,7 @@ struct Options {
 }
 
 impl Options {
-    /// Reads the option `got` at `at`, and gives the place behind it; `None` if none of `rows` is
+    /// Reads the option `got`, which is the argument at `at`, and gives the place behind it; `None` if none of `rows` is
     /// called so.
     #[inline(always)]
     fn read<A: Args + ?Sized>(
@@ -728,7 +728,7 @@ impl Options {
         let behind = at.saturating_add(1);
         match row.choice {
             Choice::Number(number) => {
-                let slot = if row.word == OPT_BURST.word {
+                let slot = if word == OPT_BURST.word {
                     &mut self.burst
                 } else {
                     &mut self.cost

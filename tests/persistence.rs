@@ -244,6 +244,24 @@ fn a_key_migrates_to_another_server() {
     }
 }
 
+/// A refund can leave a block without entries, which a copy gives no memory.
+#[test]
+fn a_refunded_log_can_be_copied_and_measured() {
+    let server = Server::start();
+    let mut client = client(&server);
+    for now in 0..5 {
+        rl(&mut client, &format!("RL.SLIDINGLOG log 10 60000 {now}"));
+    }
+    for left in (1..=4).rev() {
+        ok(&mut client, "RL.REFUND log 1 5");
+        assert_eq!(int(&mut client, "COPY log copy REPLACE"), 1, "{left} left");
+        for key in ["log", "copy"] {
+            let bytes = int(&mut client, &format!("MEMORY USAGE {key}"));
+            assert!((32..1000).contains(&bytes), "{key}, {left} left: {bytes}");
+        }
+    }
+}
+
 #[test]
 fn memory_is_told_and_given_back() {
     let server = Server::start();

@@ -91,7 +91,7 @@ struct Counted<'a> {
     older: &'a Older,
     /// Before the first of them.
     first: Position,
-    /// Running total there.
+    /// Units before it that no longer count.
     aged: u64,
 }
 
@@ -102,14 +102,16 @@ impl Counted<'_> {
 }
 
 impl Older {
-    /// The buffers of the blocks.
+    /// The buffers of the blocks, but those that have no memory yet.
     pub(crate) fn buffers(&self) -> impl Iterator<Item = &Vec<u8>> {
-        self.blocks.iter().map(|block| &block.bytes)
+        let buffers = self.blocks.iter().map(|block| &block.bytes);
+        buffers.filter(|buffer| buffer.capacity() > 0)
     }
 
     /// The same, for a server that moves memory to defragment it.
     pub(crate) fn buffers_mut(&mut self) -> impl Iterator<Item = &mut Vec<u8>> {
-        self.blocks.iter_mut().map(|block| &mut block.bytes)
+        let buffers = self.blocks.iter_mut().map(|block| &mut block.bytes);
+        buffers.filter(|buffer| buffer.capacity() > 0)
     }
 
     /// Bytes that the list of blocks takes.
@@ -149,6 +151,7 @@ impl Older {
             },
         }
     }
+
     /// Totals through the last packed entry.
     fn end(&self) -> Totals {
         self.blocks
@@ -284,7 +287,7 @@ impl Older {
         block.append(entry, front);
     }
 
-    /// Makes one of the oldest two entries, if there are two.
+    /// Makes one of the oldest two entries. Asked only where there are two.
     fn merge_oldest(&mut self) {
         let mut front = self.front;
         self.next(&mut front);
@@ -292,7 +295,8 @@ impl Older {
         self.front = front;
     }
 
-    /// Takes `units`, fewer than there are, off the newest entries. The last one left is taken out.
+    /// Takes `units`, fewer than there are, off the newest entries. The newest that is left is taken
+    /// out, and answered.
     fn take_newest(&mut self, units: u64) -> Option<Entry> {
         let there = self.end().units.wrapping_sub(self.dropped);
         let kept = there.saturating_sub(units);
@@ -369,6 +373,13 @@ impl SlidingLog {
         &mut self.older
     }
 
+    /// Frees what is held beside the newest entry, if nothing lives in it.
+    fn forget_older(&mut self) {
+        if self.older.as_ref().is_some_and(|older| older.is_over()) {
+            self.older = None;
+        }
+    }
+
     /// Makes `entry`, later than all others, the newest.
     fn append(&mut self, entry: Entry) {
         let packed = std::mem::replace(&mut self.newest, entry);
@@ -391,7 +402,7 @@ impl Block {
                 }
                 _ => {}
             }
-            // By little: a log of a few entries stays small, and a full block has no slack.
+            // By little: a log of a few entries stays small, and a full block has hardly any slack.
             let full = BLOCK_BYTES.saturating_sub(bytes.len());
             bytes.reserve_exact((bytes.len() / 8).min(full).max(2 * varint::MAX_BYTES));
         }
@@ -517,9 +528,7 @@ impl Limiter for SlidingLog {
         };
         if horizon_us.is_some_and(|horizon_us| self.newest.at_us <= horizon_us) {
             self.newest = entry;
-            if self.older.as_ref().is_some_and(|older| older.is_over()) {
-                self.older = None;
-            }
+            self.forget_older();
             return;
         }
         self.append(entry);
@@ -545,6 +554,7 @@ impl Limiter for SlidingLog {
                     .as_mut()
                     .and_then(|older| older.take_newest(from_older));
                 self.newest = left.unwrap_or(self.newest);
+                self.forget_older();
             }
         }
         Refunded::Changed

@@ -41,10 +41,10 @@ macro_rules! required {
 required! {
     RedisModule_Alloc, RedisModule_Free, RedisModule_Realloc, RedisModule_MallocSize, RedisModule_Log,
     RedisModule_LogIOError, RedisModule_CreateCommand, RedisModule_GetCommand, RedisModule_SetCommandInfo,
-    RedisModule_CreateDataType, RedisModule_SetModuleOptions, RedisModule_StringPtrLen, RedisModule_CreateString,
-    RedisModule_FreeString, RedisModule_OpenKey, RedisModule_CloseKey, RedisModule_KeyType,
+    RedisModule_CreateDataType, RedisModule_SetModuleOptions, RedisModule_StringPtrLen, RedisModule_GetServerInfo,
+    RedisModule_ServerInfoGetFieldC, RedisModule_FreeServerInfo, RedisModule_OpenKey, RedisModule_CloseKey, RedisModule_KeyType,
     RedisModule_ModuleTypeGetType, RedisModule_ModuleTypeGetValue, RedisModule_ModuleTypeSetValue,
-    RedisModule_ModuleTypeReplaceValue, RedisModule_GetExpire, RedisModule_SetExpire, RedisModule_DeleteKey,
+    RedisModule_ModuleTypeReplaceValue, RedisModule_GetExpire, RedisModule_SetExpire,
     RedisModule_SignalModifiedKey, RedisModule_NotifyKeyspaceEvent, RedisModule_Replicate,
     RedisModule_ReplicateVerbatim, RedisModule_GetSelectedDb, RedisModule_ReplyWithArray,
     RedisModule_ReplyWithLongLong, RedisModule_ReplyWithError, RedisModule_ReplyWithSimpleString,
@@ -212,8 +212,8 @@ impl Context {
         };
         let mut name: SmallVec<[u8; 32]> = name.bytes().into();
         name.push(0);
-        let before = index.saturating_sub(1);
-        let Some((before, [_, behind @ ..])) = arguments.split_at_checked(before) else {
+        let Some((before, [_, behind @ ..])) = arguments.split_at_checked(index.saturating_sub(1))
+        else {
             return;
         };
         api!(RedisModule_Replicate(

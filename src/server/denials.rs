@@ -6,8 +6,8 @@
 //! - Which keys are denied most: the Space-Saving algorithm (Metwally, Agrawal and El Abbadi,
 //!   *Efficient computation of frequent and top-k elements in data streams*, ICDT 2005), laid out
 //!   like a cache: a key's hash chooses one of [`SETS`] sets of [`WAYS`] counters, and each set
-//!   runs the algorithm by itself, so a denial looks at eight counters and not at all. Counts are
-//!   halved every minute so that lately counts most.
+//!   runs the algorithm by itself, so a denial looks at eight counters, not at all of them. Counts
+//!   are halved every minute so that lately counts most.
 //!
 //! Neither is replicated or stored.
 
@@ -78,11 +78,13 @@ pub fn allowed(context: Context, key: Text) {
 
 const SETS: usize = 128;
 const WAYS: usize = 8;
-/// A longer key is shown up to here.
+/// A longer key is shown up to here. A counter keeps this memory once a long key had it.
 const KEY_BYTES: usize = 1024;
 const HALVING_US: u64 = 60_000_000;
-/// The clock is looked at once in so many denials.
-const CLOCK_EVERY: u64 = 64;
+/// Where denials are less than [`RARE_US`] apart, the clock is looked at once in so many of them;
+/// elsewhere at each, so that none is halved for time before it.
+const CLOCK_EVERY: u64 = 16;
+const RARE_US: u64 = 1_000_000;
 
 /// Counters of the keys denied most among those whose hash chooses this set. One that is free
 /// counts 0.
@@ -125,7 +127,9 @@ impl Set {
 pub struct Top {
     /// None at first.
     sets: Vec<Set>,
-    denials: u64,
+    /// Denials to come before the clock is looked at.
+    unlooked: u64,
+    looked_at_us: u64,
     /// Whole halving times on the server's clock when counts were last halved.
     halved_at: u64,
 }
@@ -140,26 +144,36 @@ impl Top {
     const fn new() -> Self {
         Self {
             sets: Vec::new(),
-            denials: 0,
+            unlooked: 0,
+            looked_at_us: 0,
             halved_at: 0,
         }
     }
 
     #[inline]
     fn count(&mut self, hash: u64, database: c_int, key: &[u8]) {
-        if self.denials.is_multiple_of(CLOCK_EVERY) {
-            self.sets.resize_with(SETS, Set::default);
-            self.age();
+        match self.unlooked.checked_sub(1) {
+            Some(unlooked) => self.unlooked = unlooked,
+            None => self.look(),
         }
-        self.denials = self.denials.wrapping_add(1);
         if let Some(set) = self.sets.get_mut(index(hash) % SETS) {
             set.count(hash, database, key);
         }
     }
 
+    #[cold]
+    fn look(&mut self) {
+        self.sets.resize_with(SETS, Set::default);
+        let now_us = api::now_us();
+        let rare = now_us.saturating_sub(self.looked_at_us) >= RARE_US;
+        self.unlooked = if rare { 0 } else { CLOCK_EVERY };
+        self.looked_at_us = now_us;
+        self.age(now_us);
+    }
+
     /// Halves the counts for every halving time that went by.
-    fn age(&mut self) {
-        let halvings = api::now_us() / HALVING_US;
+    fn age(&mut self, now_us: u64) {
+        let halvings = now_us / HALVING_US;
         let passed = u32::try_from(halvings.saturating_sub(self.halved_at)).unwrap_or(u32::MAX);
         self.halved_at = halvings;
         if passed > 0 {
@@ -171,7 +185,7 @@ impl Top {
 
     /// The keys of a database that were denied most lately, the first the most.
     pub fn most_denied(&mut self, database: c_int, most: usize) -> Vec<(&[u8], u64)> {
-        self.age();
+        self.age(api::now_us());
         let counted = self
             .sets
             .iter()

@@ -19,18 +19,23 @@ impl<'a, L: Limiter> Slot<'a, L> {
     /// Fails if the key holds anything else.
     #[inline(always)]
     pub fn new(handle: &'a Handle) -> Result<Self, Failure> {
-        Self::with(handle, value(handle)?)
+        let value = value(handle)?;
+        // SAFETY: it is the key's value.
+        unsafe { Self::with(handle, value) }
     }
 
     /// The same where the key's [`value`] is known.
+    ///
+    /// # Safety
+    /// `value` is what the key holds.
     #[inline(always)]
-    pub fn with(handle: &'a Handle, value: Option<Value>) -> Result<Self, Failure> {
+    pub unsafe fn with(handle: &'a Handle, value: Option<Value>) -> Result<Self, Failure> {
         let other = |holds| Failure::OtherAlgorithm {
             holds,
             asked: L::ALGORITHM,
         };
         let found = match value {
-            // SAFETY: the value is the key's, and nothing else runs while the handle is open.
+            // SAFETY: the caller's promise; and nothing else runs while the handle is open.
             Some(value) => Some(unsafe { value.find::<L>() }.map_err(other)?),
             None => None,
         };

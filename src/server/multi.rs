@@ -42,7 +42,7 @@ struct Limit {
     clause: Clause,
     /// What its key holds.
     value: Option<Value>,
-    /// None yet until the key is looked at.
+    /// `None` until the key is looked at.
     decision: Option<Decision>,
 }
 
@@ -98,7 +98,8 @@ impl ForAlgorithm for StepsOf {
                 fits_key: |handle| Slot::<L>::new(handle).map(|_| ()),
                 decide: |handle, limit, asked| {
                     limit.value = keyspace::value(handle)?;
-                    let slot = Slot::<L>::with(handle, limit.value)?;
+                    // SAFETY: it is the key's value.
+                    let slot = unsafe { Slot::<L>::with(handle, limit.value) }?;
                     limit.decision = Some(slot.decide(&limit.call(asked))?);
                     Ok(())
                 },
@@ -106,7 +107,9 @@ impl ForAlgorithm for StepsOf {
                     if let Some(decision) = &limit.decision
                         && let Some(charge) = decision.charge(&limit.call(asked))
                     {
-                        let slot = Slot::<L>::with(handle, limit.value)?;
+                        // It was found there when the call was decided, so this does not fail.
+                        // SAFETY: nothing else ran since, so it still is the key's value.
+                        let slot = unsafe { Slot::<L>::with(handle, limit.value) }?;
                         slot.charge(charge, decision.verdict.reset_after_us);
                     }
                     Ok(())
@@ -133,12 +136,11 @@ fn multi(context: Context, argv: Argv<'_>, limits: &mut Limits) -> Result<(), Fa
     let now_us = time.us;
     let asked = Asked { now_us, mode };
     let keys = argv.from(FIRST_KEY).all();
-    let mut handles = SmallVec::<[Handle; 4]>::new();
-    for (index, (limit, &key)) in limits.iter_mut().zip(keys).enumerate() {
-        let handle = Handle::open(context, key);
-        let decided = (limit.steps().decide)(&handle, limit, asked);
-        handles.push(handle);
-        if let Err(failure) = decided {
+    let opened = keys.iter().take(limits.len());
+    let handles: SmallVec<[Handle; 4]> = opened.map(|&key| Handle::open(context, key)).collect();
+    // All keys are open before the first is looked at: opening one may expire it, and others hear of that.
+    for (index, (limit, handle)) in limits.iter_mut().zip(&handles).enumerate() {
+        if let Err(failure) = (limit.steps().decide)(handle, limit, asked) {
             drop(handles);
             return Err(first_failure(context, argv, limits, index, failure));
         }

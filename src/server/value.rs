@@ -178,7 +178,7 @@ impl Value {
     }
 
     /// The value with each of its blocks moved to where `mover` says; it answers null for a block
-    /// that stays.
+    /// that stays. A log's list of blocks stays: its buffer cannot be got at.
     ///
     /// # Safety
     /// As for [`Value::place`]; `mover` copies the block and frees the old one, and the value is
@@ -191,11 +191,8 @@ impl Value {
             for buffer in older.buffers_mut() {
                 let mut taken = std::mem::ManuallyDrop::new(std::mem::take(buffer));
                 let (start, length, capacity) = (taken.as_mut_ptr(), taken.len(), taken.capacity());
-                let start = if capacity == 0 {
-                    start
-                } else {
-                    NonNull::new(mover(start.cast())).map_or(start, |moved| moved.as_ptr().cast())
-                };
+                let start =
+                    NonNull::new(mover(start.cast())).map_or(start, |moved| moved.as_ptr().cast());
                 // SAFETY: the parts of the vector taken, at its block's new place.
                 *buffer = unsafe { Vec::from_raw_parts(start, length, capacity) };
             }
