@@ -13,7 +13,7 @@
 
 use std::cmp::Reverse;
 use std::ffi::c_int;
-use std::hash::BuildHasher;
+use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -33,7 +33,10 @@ static TAKEN: AtomicU64 = AtomicU64::new(0);
 fn hash(database: c_int, key: &[u8]) -> u64 {
     static SEED: OnceLock<RandomState> = OnceLock::new();
     let seed = SEED.get_or_init(RandomState::default);
-    seed.hash_one((database, key)) | 1
+    let mut hasher = seed.build_hasher();
+    hasher.write(key);
+    hasher.write_i32(database);
+    hasher.finish() | 1
 }
 
 /// Bits of a hash that choose a place.
