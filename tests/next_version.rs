@@ -1,14 +1,16 @@
 //! State written by a module of the next encoding version is refused by name, by whatever road it comes.
 //!
-//! No such module exists yet, so its bytes are made: this one's, with the version raised where it stands.
-//! RESTORE and RL.RESTORE are in `persistence.rs`.
+//! No such module exists yet. One is built from this one's source with the version raised; where only the bytes
+//! matter they are made, this one's with the version raised where it stands. RESTORE and RL.RESTORE are in
+//! `persistence.rs`.
 
 mod support;
 
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -57,6 +59,125 @@ fn folder(server: &Server, name: &str) -> String {
     let dir = server.dir().join(name);
     fs::create_dir(&dir).expect("a folder can be made");
     dir.display().to_string()
+}
+
+/// Writes a file unless it says so already, so that cargo need not build it again.
+fn write(path: &Path, text: &str) {
+    if fs::read_to_string(path).ok().as_deref() != Some(text) {
+        fs::create_dir_all(path.parent().expect("a file is in a folder"))
+            .expect("a folder can be made");
+        fs::write(path, text).expect("a file can be written");
+    }
+}
+
+/// The source as it will be: it writes version 2, and reads 1, too.
+fn copy_raised(from: &Path, to: &Path) {
+    for entry in fs::read_dir(from).expect("the folder can be read") {
+        let path = entry.expect("the folder can be read").path();
+        let copy = to.join(path.file_name().expect("it has a name"));
+        if path.is_dir() {
+            copy_raised(&path, &copy);
+            continue;
+        }
+        let mut text = fs::read_to_string(&path).expect("source is text");
+        if path.ends_with("src/codec.rs") {
+            for (old, new) in [
+                ("VERSION: u32 = 1;", "VERSION: u32 = 2;"),
+                (
+                    "        VERSION => read_state",
+                    "        1 | VERSION => read_state",
+                ),
+            ] {
+                assert_eq!(text.matches(old).count(), 1, "{old}");
+                text = text.replace(old, new);
+            }
+        }
+        write(&copy, &text);
+    }
+}
+
+/// A module of the next encoding version.
+fn next_module() -> PathBuf {
+    let home = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let next = home.join("target/next");
+    for folder in ["src", "benches"] {
+        copy_raised(&home.join(folder), &next.join(folder));
+    }
+    let manifest = fs::read_to_string(home.join("Cargo.toml")).expect("there is a manifest");
+    let (_, package) = manifest
+        .split_once("\n[package]")
+        .expect("a workspace, then the package");
+    write(
+        &next.join("Cargo.toml"),
+        &format!("[workspace]\n\n[package]{package}"),
+    );
+    let lock = fs::read_to_string(home.join("Cargo.lock")).expect("there is a lock file");
+    // Cargo takes out what only the other members need.
+    if !next.join("Cargo.lock").exists() {
+        write(&next.join("Cargo.lock"), &lock);
+    }
+    let built = Command::new(env!("CARGO"))
+        .args(["build", "--quiet", "--lib"])
+        .current_dir(&next)
+        .env("CARGO_TARGET_DIR", next.join("target"))
+        .output()
+        .expect("cargo runs");
+    assert!(
+        built.status.success(),
+        "{}",
+        String::from_utf8_lossy(&built.stderr)
+    );
+    let name = format!(
+        "{}redis_rl{}",
+        std::env::consts::DLL_PREFIX,
+        std::env::consts::DLL_SUFFIX
+    );
+    next.join("target/debug").join(name)
+}
+
+/// It reads what this one wrote; this one refuses what it wrote, and a replica with it does not go on without.
+#[test]
+fn a_module_of_the_next_version_reads_this_ones_and_is_refused() {
+    let module = next_module();
+    let next = || {
+        Server::builder()
+            .module(false)
+            .arg("loadmodule", &module.display().to_string())
+    };
+    let old = Server::start();
+    let mut old_client = client(&old);
+    for algorithm in ["FIXED", "SLIDINGLOG", "SLIDINGCOUNTER", "TOKEN", "GCRA"] {
+        rl(
+            &mut old_client,
+            &format!("RL.{algorithm} {algorithm} 10 86400000 5 COST 3"),
+        );
+    }
+
+    // The replica first, as upgrades go.
+    let upgraded = next().start();
+    upgraded.replica_of(&old);
+    old.wait_in_sync(&upgraded);
+    let mut upgraded_client = client(&upgraded);
+    for algorithm in ["FIXED", "SLIDINGLOG", "SLIDINGCOUNTER", "TOKEN", "GCRA"] {
+        let line = format!("RL.INSPECT {algorithm} 5");
+        assert_eq!(ok(&mut upgraded_client, &line), ok(&mut old_client, &line));
+    }
+    ok(&mut upgraded_client, "REPLICAOF NO ONE");
+    rl(&mut upgraded_client, "RL.GCRA GCRA 10 86400000 6");
+
+    let dump = support::live::dump(&mut upgraded_client, "GCRA").expect("there is a key");
+    let reply = old_client
+        .call(&[b"RESTORE".as_slice(), b"back", b"0", &dump])
+        .expect("the server answers");
+    assert!(reply.error().is_some(), "{reply:?}");
+    assert_eq!(int(&mut old_client, "EXISTS back"), 0);
+    let behind = Server::start();
+    // It keeps trying, or ends, as at_a_full_sync tells.
+    let line = format!("REPLICAOF 127.0.0.1 {}", upgraded.port());
+    ok(&mut client(&behind), &line);
+    for server in [&old, &behind] {
+        wait_until("the log line", || server.log().contains(REFUSAL));
+    }
 }
 
 #[test]
