@@ -13,7 +13,7 @@ cd "$(dirname "$0")/.."
 seconds=$1
 shift
 if ! cargo fuzz --version >/dev/null 2>&1; then
-  echo 'fuzz: cargo-fuzz is missing: installing it from crates.io'
+  echo 'fuzz: cargo-fuzz is missing: installing it'
   cargo install --locked --quiet cargo-fuzz
 fi
 # Coverage and sanitizers are options that a stable compiler has, too, once it is told so.
