@@ -85,13 +85,13 @@ const WAYS: usize = 8;
 const KEY_BYTES: usize = 1024;
 const HALVING_US: u64 = 60_000_000;
 /// Where denials are less than [`RARE_US`] apart, the clock is looked at once in so many of them;
-/// elsewhere at each, so that none is halved for time before it.
+/// elsewhere at each, so that at most so many are halved for time before them.
 const CLOCK_EVERY: u64 = 16;
 const RARE_US: u64 = 1_000_000;
 
 /// Counters of the keys denied most among those whose hash chooses this set. One that is free
 /// counts 0.
-#[derive(Clone, Default)]
+#[derive(Default)]
 struct Set {
     hashes: [u64; WAYS],
     counts: [u64; WAYS],
