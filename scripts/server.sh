@@ -43,7 +43,10 @@ apt=$dest/apt
 rm -rf "$apt" "$dest/root" "$dest/bin"
 mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial" "$apt/debs" "$dest/root" "$dest/bin"
 : >"$apt/status"
-for name in "${suite%-backports}" "$suite"; do
+# Backports and experimental hold what is newer, and not what it needs.
+base=${suite%-backports}
+[ "$suite" != experimental ] || base=sid
+for name in "$base" "$suite"; do
   echo "deb [signed-by=$keyring] $mirror $name main"
 done | sort -u >"$apt/sources.list"
 cat >"$apt/apt.conf" <<CONF

@@ -2,14 +2,14 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_longlong, c_void};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use redis_module::raw;
 use smallvec::SmallVec;
 
 use crate::args::{Args, Millis};
-use crate::limit::Call;
+use crate::limit::{Algorithm, Call, Mode};
 
 /// `REDISMODULE_OK` and `REDISMODULE_ERR`, which the bindings give another type.
 pub const OK: c_int = 0;
@@ -61,19 +61,37 @@ type MustObey = unsafe extern "C" fn(*mut raw::RedisModuleCtx) -> c_int;
 /// `RedisModule_MustObeyClient`, which only newer Valkeys have.
 static MUST_OBEY: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// Looks for an API function that the bindings do not know.
-pub fn find_must_obey() {
+/// Whether this is a node of a cluster whose slots Redis moves by itself, as it does from 8.4 on.
+static REDIS_MOVES_SLOTS: AtomicBool = AtomicBool::new(false);
+
+/// Looks for the API functions that the bindings do not know.
+pub fn find_newer(context: Context) {
+    MUST_OBEY.store(
+        find(c"RedisModule_MustObeyClient").map_or(ptr::null_mut(), NonNull::as_ptr),
+        Ordering::Relaxed,
+    );
+    let in_cluster = context.flags() & raw::REDISMODULE_CTX_FLAGS_CLUSTER != 0;
+    let redis_moves_slots = find(c"RedisModule_ClusterPropagateForSlotMigration").is_some();
+    REDIS_MOVES_SLOTS.store(in_cluster && redis_moves_slots, Ordering::Relaxed);
+}
+
+fn find(name: &CStr) -> Option<NonNull<c_void>> {
     let mut found = ptr::null_mut::<c_void>();
     // SAFETY: filled at load; it writes the function's address, if there is one.
     unsafe {
         if let Some(get) = raw::RedisModule_GetApi {
-            get(
-                c"RedisModule_MustObeyClient".as_ptr(),
-                (&raw mut found).cast(),
-            );
+            get(name.as_ptr(), (&raw mut found).cast());
         }
     }
-    MUST_OBEY.store(found, Ordering::Relaxed);
+    NonNull::new(found)
+}
+
+/// True where a call whose keys the server has to ask for must not be replicated as it is: as long
+/// as a slot moves away, Redis asks for the keys of every write in order to send it on, and after
+/// each question about a module's command sends everything that waits once more, until its stack
+/// is full (seen in 8.6.3).
+pub fn replicates_by_key() -> bool {
+    REDIS_MOVES_SLOTS.load(Ordering::Relaxed)
 }
 
 /// The call being served.
@@ -229,25 +247,35 @@ impl Context {
         ));
     }
 
-    /// Sends the `RL.GCRA` on that a call by another name amounts to.
-    pub fn replicate_gcra(self, key: Text, call: &Call) {
+    /// Sends a charge on as a call of its algorithm's own command.
+    pub fn replicate_charge(self, algorithm: Algorithm, key: Text, call: &Call) {
+        let name = CString::new(format!("RL.{}", algorithm.name().to_uppercase()));
         let window = Millis(call.policy.window_us()).text();
         let now = Millis(call.now_us).text();
         let number = |units: u64| c_longlong::try_from(units).unwrap_or(c_longlong::MAX);
+        let (burst, cost) = (number(call.policy.burst()), number(call.cost));
+        // What stands behind the format's end is not read.
+        let (format, option, its_number, next) = match (algorithm, call.mode == Mode::Force) {
+            (Algorithm::Token | Algorithm::Gcra, false) => (c"slbbclcl", c"BURST", burst, c"COST"),
+            (Algorithm::Token | Algorithm::Gcra, true) => (c"slbbclclc", c"BURST", burst, c"COST"),
+            (_, false) => (c"slbbcl", c"COST", cost, c""),
+            (_, true) => (c"slbbclc", c"COST", cost, c"FORCE"),
+        };
         api!(RedisModule_Replicate(
             self.0,
-            c"RL.GCRA".as_ptr(),
-            c"slbbclcl".as_ptr(),
+            name.unwrap_or_default().as_ptr(),
+            format.as_ptr(),
             key.0,
             number(call.policy.limit()),
             window.as_ptr().cast::<c_char>(),
             window.len(),
             now.as_ptr().cast::<c_char>(),
             now.len(),
-            c"BURST".as_ptr(),
-            number(call.policy.burst()),
-            c"COST".as_ptr(),
-            number(call.cost)
+            option.as_ptr(),
+            its_number,
+            next.as_ptr(),
+            cost,
+            c"FORCE".as_ptr(),
         ));
     }
 
@@ -279,13 +307,17 @@ impl Context {
     /// True if the call was judged elsewhere already: it comes from a primary, from the AOF, or
     /// from where a slot moves in.
     pub fn is_replay(self) -> bool {
-        let flags = api!(RedisModule_GetContextFlags(self.0)).cast_unsigned();
+        let flags = self.flags();
         let replay = raw::REDISMODULE_CTX_FLAGS_REPLICATED | raw::REDISMODULE_CTX_FLAGS_LOADING;
-        // SAFETY: `find_must_obey` stored a function of this type, or null.
+        // SAFETY: `find_newer` stored a function of this type, or null.
         let must_obey: Option<MustObey> =
             unsafe { std::mem::transmute(MUST_OBEY.load(Ordering::Relaxed)) };
         // SAFETY: the server's function, on its own context.
         flags & replay != 0 || must_obey.is_some_and(|must_obey| unsafe { must_obey(self.0) } != 0)
+    }
+
+    fn flags(self) -> u32 {
+        api!(RedisModule_GetContextFlags(self.0)).cast_unsigned()
     }
 
     /// True on Valkey, which numbers some options for itself.

@@ -65,7 +65,7 @@ fn load(context: Context, argv: Argv<'_>) -> Result<(), String> {
         context.0,
         options.cast_signed()
     ));
-    api::find_must_obey();
+    api::find_newer(context);
     config::load(context, argv)?;
     stats::register(context)?;
     commands::register(context)?;

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use redis_module::raw;
 use smallvec::SmallVec;
 
-use super::api::{Argv, Context, Handle, OK, Text};
+use super::api::{self, Argv, Context, Handle, OK, Text};
 use super::check::{self, wire};
 use super::clock::Time;
 use super::failure::Failure;
@@ -75,6 +75,11 @@ impl Limit {
     fn is_denied(&self) -> bool {
         let denied = |decision: &Decision| decision.verdict.allowed == 0;
         self.decision.as_ref().is_some_and(denied)
+    }
+
+    fn charges(&self) -> bool {
+        let charges = |decision: &Decision| decision.units.is_some();
+        self.decision.as_ref().is_some_and(charges)
     }
 }
 
@@ -162,10 +167,14 @@ fn multi(context: Context, argv: Argv<'_>, limits: &mut Limits) -> Result<(), Fa
         if !denied || limit.is_denied() {
             (limit.steps().follow)(context, key, limit, asked);
         }
-        let charges = |decision: &Decision| decision.units.is_some();
-        charged |= limit.decision.as_ref().is_some_and(charges);
+        charged |= limit.charges();
     }
-    if charged {
+    if charged && api::replicates_by_key() {
+        let charges = limits.iter().zip(keys).filter(|(limit, _)| limit.charges());
+        for (limit, &key) in charges {
+            context.replicate_charge(limit.clause.algorithm, key, &limit.call(asked));
+        }
+    } else if charged {
         time.replicate(context, argv, FIRST_KEY.saturating_add(limits.len()));
     }
     Ok(())

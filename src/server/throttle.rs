@@ -64,7 +64,7 @@ fn throttle(context: Context, argv: Argv<'_>, parse: Parse) -> Result<Verdict, F
     };
     let decision = judge::<Gcra>(context, key, &call)?;
     if decision.units.is_some() {
-        context.replicate_gcra(key, &call);
+        context.replicate_charge(Algorithm::Gcra, key, &call);
     }
     Ok(decision.verdict)
 }
