@@ -6,6 +6,7 @@
 #
 #   MATRIX          the servers, as kind:suite of Debian or redis:pypi (scripts/server.sh); default below. The server on
 #                   PATH (or $REDIS_SERVER) comes first
+#   MATRIX_HERE     tested: the server on PATH was tested by `make test` already, and only has its part in the pairs
 #   MATRIX_STRICT   1: a server that cannot be had fails the run; else it is listed, and the run goes on
 #
 # The servers are unpacked under target/servers by scripts/server.sh and kept for the next run; remove that folder to
@@ -14,7 +15,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
-MATRIX=${MATRIX:-redis:bookworm redis:trixie redis:sid valkey:bookworm-backports valkey:trixie valkey:sid redis:pypi}
+MATRIX=${MATRIX:-redis:bookworm redis:trixie redis:sid redis:experimental valkey:bookworm-backports valkey:trixie valkey:sid redis:pypi}
 logs=target/matrix
 # The scripts are compared with the commands at length by `make parity`; here it is the server that differs.
 export RL_PARITY_TRACES=${RL_PARITY_TRACES:-20}
@@ -102,7 +103,10 @@ mapfile -t programs < <(build "${tests[@]}")
 [ ${#programs[@]} -eq ${#tests[@]} ] || { echo "The tests cannot be built." >&2; exit 1; }
 
 local_server=$(command -v "${REDIS_SERVER:-redis-server}" || command -v valkey-server || true)
-if [ -n "$local_server" ]; then offer "here: ${local_server/#$PWD\//}" "$local_server"; else
+if [ -n "$local_server" ] && [ "${MATRIX_HERE:-}" = tested ]; then
+  versions+=("$(version_of "$local_server")") binaries+=("$local_server")
+  row "here: ${local_server/#$PWD\//}" "${versions[0]}" "by make test, not run again" "-"
+elif [ -n "$local_server" ]; then offer "here: ${local_server/#$PWD\//}" "$local_server"; else
   row "on PATH" "-" "NOT RUN: not there" "-"
   missing=1
 fi

@@ -8,7 +8,6 @@ mod pure;
 mod support;
 
 use std::collections::BTreeMap;
-use std::env;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -17,19 +16,12 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use redis_rl::limit::{Algorithm, Call, Mode};
 use support::cluster::{Cluster, Router, Ways, slot_of};
-use support::live::{COMMANDS, dump, error, five, int, ok, rl, wait_until};
-use support::note;
+use support::live::{COMMANDS, dump, error, five, int, long_log, ok, rl, run, wait_until};
 use support::resp::{Client, Value, latin1};
+use support::{note, number};
 
 /// Keys outlive what they hold by far, so that none expires on the server's clock while `now` is the test's own.
 const MARGIN: &str = "ttl-margin-ms 3600000";
-
-fn number(name: &str, or: u64) -> u64 {
-    env::var(name).map_or(or, |text| {
-        text.parse()
-            .unwrap_or_else(|_| panic!("{name} is a number"))
-    })
-}
 
 fn algorithm(command: &str) -> Algorithm {
     match command {
@@ -552,31 +544,42 @@ fn a_slot_moved_by_hand_changes_no_decision() {
     );
 }
 
-/// The same where the server moves slots by itself, and the calls see it only at the end.
-#[test]
-fn a_slot_moved_by_the_server_changes_no_decision() {
-    let cluster = Cluster::start(3, 1, MARGIN);
+/// Whether the server can move slots by itself; says so where it cannot.
+fn moves_slots(cluster: &Cluster) -> bool {
     let server = &cluster.nodes[0].server;
-    let help = ok(&mut cluster.nodes[0].client(), "CLUSTER HELP");
-    let has = |word: &str| {
-        let lines = help.items().unwrap_or_default().iter();
-        lines
-            .filter_map(Value::bytes)
-            .any(|line| latin1(line).starts_with(word))
+    let (name, version) = server.version();
+    let since = if name == "valkey" {
+        (9, 0, 0)
+    } else {
+        (8, 4, 0)
     };
-    let (valkey, redis) = (has("MIGRATESLOTS"), has("MIGRATION"));
-    if !valkey && !redis {
-        let (name, version) = server.version();
-        let atomic_since = if name == "valkey" {
-            (9, 0, 0)
-        } else {
-            (8, 4, 0)
-        };
-        assert!(version < atomic_since);
+    if version < since {
         note(&format!(
             "NOT RUN: atomic slot migration: {} has none",
             server.version_text()
         ));
+    }
+    version >= since
+}
+
+/// Has the server move a slot, and does not wait for it.
+fn move_by_server(cluster: &Cluster, slot: u16, from: usize, to: usize) {
+    let [source, target] = [from, to].map(|at| &cluster.nodes[at]);
+    let (at, line) = if source.server.version().0 == "valkey" {
+        let id = &target.id;
+        let line = format!("CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {id}");
+        (source, line)
+    } else {
+        (target, format!("CLUSTER MIGRATION IMPORT {slot} {slot}"))
+    };
+    ok(&mut at.client(), &line);
+}
+
+/// The same where the server moves slots by itself, and the calls see it only at the end.
+#[test]
+fn a_slot_moved_by_the_server_changes_no_decision() {
+    let cluster = Cluster::start(3, 1, MARGIN);
+    if !moves_slots(&cluster) {
         return;
     }
     let slot = slot_of(b"m");
@@ -591,19 +594,7 @@ fn a_slot_moved_by_the_server_changes_no_decision() {
         for _ in 0..moves {
             let from = cluster.owner(slot);
             let to = (from + 1) % 3;
-            let [source, target] = [from, to].map(|at| &cluster.nodes[at]);
-            let (at, line) = if valkey {
-                (
-                    source,
-                    format!(
-                        "CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {}",
-                        target.id
-                    ),
-                )
-            } else {
-                (target, format!("CLUSTER MIGRATION IMPORT {slot} {slot}"))
-            };
-            ok(&mut at.client(), &line);
+            move_by_server(&cluster, slot, from, to);
             wait_until("the slot has moved", || cluster.owner(slot) == to);
         }
     });
@@ -623,6 +614,59 @@ fn a_slot_moved_by_the_server_changes_no_decision() {
             double.key
         );
     }
+}
+
+/// What comes with a slot was let in where it comes from, whatever the new node thinks of its time.
+#[test]
+fn calls_that_follow_a_slot_are_not_judged_again() {
+    let cluster = Cluster::start(3, 0, MARGIN);
+    if !moves_slots(&cluster) {
+        return;
+    }
+    let slot = slot_of(b"m");
+    let from = cluster.owner(slot);
+    let to = (from + 1) % 3;
+    let [mut here, mut there] = [from, to].map(|at| cluster.nodes[at].client());
+    long_log(&mut here, "{m}log", 200_000);
+    ok(&mut there, "CONFIG SET ratelimit.max-skew-ms 1");
+    move_by_server(&cluster, slot, from, to);
+    let [single, several] = [
+        "RL.FIXED {m}a 1000000 31557600000 1700000000000",
+        "RL.MULTI 2 {m}b {m}c 1700000000000 GCRA 1000000 31557600000 BURST 2000000 TOKEN 1000000 31557600000 FORCE",
+    ];
+    let [mut singles, mut severals] = [0, 0];
+    loop {
+        if run(&mut here, single).error().is_some() {
+            break;
+        }
+        singles += 1;
+        if run(&mut here, several).error().is_some() {
+            break;
+        }
+        severals += 1;
+    }
+    wait_until("the slot has moved", || cluster.owner(slot) == to);
+    assert!(severals > 0);
+    ok(&mut there, "CONFIG SET ratelimit.max-skew-ms 0");
+    for (line, remaining) in [
+        (
+            "RL.FIXED {m}a 1000000 31557600000 1700000000000 PEEK",
+            1_000_000 - singles,
+        ),
+        (
+            "RL.GCRA {m}b 1000000 31557600000 1700000000000 BURST 2000000 PEEK",
+            2_000_000 - severals,
+        ),
+        (
+            "RL.TOKEN {m}c 1000000 31557600000 1700000000000 PEEK",
+            1_000_000 - severals,
+        ),
+    ] {
+        assert_eq!(rl(&mut there, line)[2], remaining, "{line}");
+    }
+    note(&format!(
+        "{singles} and {severals} calls came with the slot"
+    ));
 }
 
 #[test]
