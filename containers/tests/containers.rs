@@ -7,6 +7,12 @@ mod commands;
 mod companions;
 #[path = "../../tests/config.rs"]
 mod config;
+#[path = "../../tests/failover.rs"]
+mod failover;
+#[path = "../../tests/faults.rs"]
+mod faults;
+#[path = "../../tests/hostile.rs"]
+mod hostile;
 #[path = "../../tests/operations.rs"]
 mod operations;
 #[path = "../../tests/persistence.rs"]
@@ -15,6 +21,8 @@ mod persistence;
 mod replication;
 #[path = "../../tests/scenarios.rs"]
 mod scenarios;
+#[path = "../../tests/silence.rs"]
+mod silence;
 #[path = "../../tests/support/mod.rs"]
 mod support;
 #[path = "../../tests/vectors.rs"]
