@@ -20,8 +20,9 @@ USER ${KIND}
 WORKDIR /data
 VOLUME /data
 EXPOSE 6379
+# One that asks for a password is well, too.
 HEALTHCHECK --interval=5s --timeout=3s --start-period=30s --retries=3 \
-  CMD "$RL_KIND-cli" -p 6379 ping | grep -q PONG
+  CMD "$RL_KIND-cli" -p 6379 ping | grep -qE 'PONG|NOAUTH'
 # Arguments of `docker run` are the server's.
 ENTRYPOINT ["sh", "-c", "exec \"$RL_KIND-server\" /etc/redis-rl.conf \"$@\"", "redis-rl"]
 CMD []

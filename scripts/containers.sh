@@ -49,8 +49,8 @@ fi
 echo "NOT RUN: in containers, tests of other programs and modules (compat, metrics, mixed, next_version, readme)," \
   "of cut networks (netsplit) and a full disk (one of faults); cluster, endurance, lua and parity for their length"
 for image in $RL_IMAGE; do
-  # The image's own promise, before any test: it gets healthy.
-  container=$("$DOCKER" run -d "$image")
+  # The image's own promise, before any test: it gets healthy, and with a password, too.
+  container=$("$DOCKER" run -d "$image" --requirepass secret)
   for _ in $(seq 120); do
     health=$("$DOCKER" inspect --format '{{.State.Health.Status}}' "$container")
     [ "$health" = starting ] || break

@@ -1,6 +1,9 @@
 //! The tests of `tests/`, their servers in containers (`lib.rs` tells of which image); and what an image promises that
 //! was built from the Dockerfile.
 
+// Each of them brings its own `support`.
+#![allow(clippy::duplicate_mod)]
+
 #[path = "../../tests/commands.rs"]
 mod commands;
 #[path = "../../tests/companions.rs"]
