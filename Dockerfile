@@ -5,7 +5,7 @@
 #   docker run -p 127.0.0.1:6379:6379 -v limits:/data redis-rl --maxmemory 256mb
 #
 # The module is compiled in the server's own image, so it finds the libc that it was linked with. That needs an image of
-# Debian's or Ubuntu's kind, as the official ones without a suffix are; not -alpine.
+# Debian's or Ubuntu's kind, as the official ones without a suffix are, with a folder /data of its user's; not -alpine.
 # `--target prebuilt` takes target/release/libredis_rl.so from outside instead, and compiles nothing.
 ARG SERVER_IMAGE=redis:8
 # Only its toolchain is taken.

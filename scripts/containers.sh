@@ -7,7 +7,7 @@
 #              local      from an image of this machine's own server, with the module built here
 #              (unset)    official where a registry answers, else local; it says which
 #   RL_IMAGE   images to test that are there already, separated by blanks: nothing is built, nor composed
-#   RL_TESTS   which tests, as filters of cargo test; all, if empty
+#   RL_TESTS   arguments for the tests' harness, as `persistence::` or `--skip failover::`; all tests, if empty
 #
 # Ends with 77 where the engine runs no container at all.
 set -euo pipefail
