@@ -5,7 +5,8 @@
 //! - `RL_SERVER_IMAGE`: or an image of a server alone, into which the module is mounted (`RL_MODULE`, or
 //!   `target/release/libredis_rl.so`), so its libc must not be older than this machine's; `redis:8` if neither is given
 //!
-//! A container shares this machine's network and, of its files, the server's own folder; the engine must be on it.
+//! A container shares this machine's network, its pids and, of its files, the server's own folder: the engine must be on
+//! it.
 
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
@@ -79,9 +80,9 @@ pub fn spawn(command: &mut Command) -> io::Result<Child> {
     );
     let dir = command.get_current_dir().expect("a server has a folder");
     let owner = fs::metadata(dir)?;
-    // As a child's, its output goes on in the log.
-    let script =
-        "exec \"$(command -v valkey-server || command -v redis-server)\" \"$@\" >>log 2>&1";
+    // As a child's, its output goes on in the log, and its pid is one of this machine's.
+    let script = "echo $$ >pid
+        exec \"$(command -v valkey-server || command -v redis-server)\" \"$@\" >>log 2>&1";
     let arguments = command.get_args().map(|arg| arg.to_string_lossy());
     let mut request: ContainerRequest<GenericImage> = image
         .generic()
@@ -93,6 +94,7 @@ pub fn spawn(command: &mut Command) -> io::Result<Child> {
                 .chain(arguments),
         )
         .with_network("host")
+        .with_host_config_modifier(|config| config.pid_mode = Some("host".into()))
         .with_mount(bind(dir, dir))
         .with_working_dir(dir.display().to_string())
         // So that the tests can read its files, and remove them.
@@ -102,27 +104,27 @@ pub fn spawn(command: &mut Command) -> io::Result<Child> {
         request = request.with_mount(mount.with_access_mode(AccessMode::ReadOnly));
     }
     let container = request.start().map_err(io::Error::other)?;
-    Ok(Child(Some(container)))
+    Ok(Child {
+        container: Some(container),
+        pid_file: dir.join("pid"),
+    })
 }
 
 /// What of [`std::process::Child`] the tests use.
-pub struct Child(Option<Container<GenericImage>>);
+pub struct Child {
+    /// `None` once it was killed.
+    container: Option<Container<GenericImage>>,
+    pid_file: PathBuf,
+}
 
 impl Child {
-    /// The process as this machine sees it.
     pub fn id(&self) -> u32 {
-        let container = self.0.as_ref().expect("the container runs");
-        let docker = env::var("DOCKER").unwrap_or("docker".into());
-        let output = Command::new(docker)
-            .args(["inspect", "--format", "{{.State.Pid}}", container.id()])
-            .output()
-            .expect("the engine's client runs");
-        let pid = String::from_utf8_lossy(&output.stdout);
+        let pid = fs::read_to_string(&self.pid_file).expect("the container runs");
         pid.trim().parse().expect("a pid")
     }
 
     pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
-        let Some(container) = &self.0 else {
+        let Some(container) = &self.container else {
             return Ok(Some(ExitStatus::from_raw(9)));
         };
         let code = container.exit_code().map_err(io::Error::other)?;
@@ -140,7 +142,7 @@ impl Child {
 
     /// Removed by force, which sends SIGKILL at once; stopping a container would ask it first.
     pub fn kill(&mut self) -> io::Result<()> {
-        let container = self.0.take();
+        let container = self.container.take();
         container.map_or(Ok(()), |container| container.rm().map_err(io::Error::other))
     }
 }
