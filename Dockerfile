@@ -5,7 +5,7 @@
 #   docker run -p 127.0.0.1:6379:6379 -v limits:/data redis-rl --maxmemory 256mb
 #
 # The module is compiled in the server's own image, so it finds the libc that it was linked with. That needs an image of
-# Debian's or Ubuntu's kind, as the official ones without a suffix are; not -alpine.
+# Debian's or Ubuntu's kind, as the official ones without a suffix are, with a folder /data of its user's; not -alpine.
 # `--target prebuilt` takes target/release/libredis_rl.so from outside instead, and compiles nothing.
 ARG SERVER_IMAGE=redis:8
 # Only its toolchain is taken.
@@ -20,8 +20,9 @@ USER ${KIND}
 WORKDIR /data
 VOLUME /data
 EXPOSE 6379
+# One that asks for a password is well, too.
 HEALTHCHECK --interval=5s --timeout=3s --start-period=30s --retries=3 \
-  CMD "$RL_KIND-cli" -p 6379 ping | grep -q PONG
+  CMD "$RL_KIND-cli" -p 6379 ping | grep -qE 'PONG|NOAUTH'
 # Arguments of `docker run` are the server's.
 ENTRYPOINT ["sh", "-c", "exec \"$RL_KIND-server\" /etc/redis-rl.conf \"$@\"", "redis-rl"]
 CMD []

@@ -53,7 +53,7 @@ test: build server ## run all tests against the release module and a live server
 test-matrix: build ## run the tests that need a server on every Redis and Valkey that can be had here
 	REDIS_SERVER="$(REDIS_SERVER)" scripts/matrix.sh
 
-test-containers: build ## run the container tests: image, vectors, persistence; needs Docker, starts an engine where it may
+test-containers: build ## run the server tests in containers, and compose.yaml; needs Docker, starts an engine where it may
 	scripts/docker.sh scripts/containers.sh
 
 test-examples: build server ## run the example services of examples/ and one scenario against all of them

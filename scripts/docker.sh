@@ -24,6 +24,8 @@ dockerd -H "unix://$folder/docker.sock" --data-root "$folder/data" --exec-root "
 engine=$!
 end() {
   kill "$engine" 2>/dev/null && wait "$engine" 2>/dev/null
+  # What the engine leaves mounted once a container had this machine's network.
+  umount "$folder"/exec/netns/* 2>/dev/null
   rm -rf "$folder"
 }
 trap end EXIT

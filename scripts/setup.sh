@@ -6,7 +6,7 @@
 #   clang, libclang             read the server's module header when the bindings are generated
 #   redis- or valkey-server     runs the module; $REDIS_SERVER may name one that is not on PATH
 #   valgrind                    counts instructions; only as `scripts/setup.sh bench`
-#   docker                      runs the container tests; only as `scripts/setup.sh containers`
+#   docker, docker-compose      run the container tests; only as `scripts/setup.sh containers`
 #   cargo                       from rustup: distributions often carry one too old, so it is never installed here
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -34,7 +34,10 @@ have clang && have_libclang || need clang "reads the server's module header"
 have "${REDIS_SERVER:-redis-server}" || have valkey-server || need redis-server "runs the module"
 case ${1:-} in
   bench) have valgrind || need valgrind "counts instructions for make bench" ;;
-  containers) have docker || need docker "runs the container tests" ;;
+  containers)
+    have docker || need docker "runs the container tests"
+    docker compose version >/dev/null 2>&1 || have docker-compose || need docker-compose "starts compose.yaml"
+    ;;
 esac
 
 # The packages of the missing things, as one package manager calls them.
@@ -47,6 +50,7 @@ packages() {
       apk:cc) echo build-base ;;      apk:clang) echo clang clang-dev ;;      apk:redis-server) echo redis ;;
       *:valgrind) echo valgrind ;;
       apt:docker) echo docker.io ;;   dnf:docker) echo moby-engine ;;         *:docker) echo docker ;;
+      apk:docker-compose) echo docker-cli-compose ;;                          *:docker-compose) echo docker-compose ;;
       brew:cc | brew:clang) echo llvm ;;                                      brew:redis-server) echo redis ;;
     esac
   done | tr ' ' '\n' | sort -u | paste -sd ' ' -

@@ -2,16 +2,14 @@
 
 mod support;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::json;
 use support::resp::Protocol;
-use support::{Server, note, vectors};
+use support::{Server, note, root, vectors};
 
 fn file(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/vectors")
-        .join(name)
+    root().join("tests/vectors").join(name)
 }
 
 fn check(name: &str) {

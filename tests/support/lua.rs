@@ -1,9 +1,10 @@
 //! The scripts of `lua/`, and one way to word a call for all who can answer it.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::resp::{Client, Value};
+use super::root;
 
 pub const ALGORITHMS: [&str; 5] = ["fixed", "slidinglog", "slidingcounter", "token", "gcra"];
 
@@ -21,7 +22,7 @@ impl Way {
 }
 
 pub fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("lua")
+    root().join("lua")
 }
 
 /// The text of `lua/<name>.lua`.

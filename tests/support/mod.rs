@@ -4,18 +4,34 @@
 
 // Every test file is a crate of its own that compiles all of this and uses some of it.
 #![allow(dead_code, unused_imports)]
+// Only the crate in containers/ has the feature `containers`.
+#![allow(unexpected_cfgs)]
 
 pub mod cluster;
 pub mod live;
 pub mod lua;
 pub mod payload;
+#[cfg(not(feature = "containers"))]
+mod process;
 pub mod resp;
 mod server;
 pub mod vectors;
 
+#[cfg(feature = "containers")]
+use redis_rl_containers as process;
 pub use server::{Builder, Server, Shutdown, signal};
 
 use std::io::Write;
+use std::path::Path;
+
+/// The top of the repository. The crate of the tests in containers lies below it.
+pub fn root() -> &'static Path {
+    let crate_root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut above = crate_root.ancestors();
+    above
+        .find(|dir| dir.join("tests/support").is_dir())
+        .expect("the tests are in the repository")
+}
 
 /// Prints a line even when the test passes: which server a test ran on is worth knowing, and the test
 /// harness keeps back only what goes through `println!` and its kin.

@@ -11,14 +11,14 @@
 use std::fs::{self, File, OpenOptions};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::Once;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
 use std::{env, thread};
 
 use super::note;
+use super::process::{Child, find_module, find_server, spawn};
 use super::resp::{Client, Protocol};
 
 /// A busy machine under valgrind or a large AOF to load stays below this.
@@ -368,13 +368,13 @@ impl Server {
                 .arg(format!("--net=/var/run/netns/{namespace}"))
                 .arg(&self.binary);
         }
-        let mut child = command
+        command
             .arg(self.conf())
             .current_dir(&self.dir)
             .stdin(Stdio::null())
             .stdout(clone(&log))
-            .stderr(log)
-            .spawn()
+            .stderr(log);
+        let mut child = spawn(&mut command)
             .map_err(|e| format!("{} cannot be run: {e}", self.binary.display()))?;
         let begin = Instant::now();
         loop {
@@ -493,17 +493,6 @@ fn new_dir() -> PathBuf {
     dir.canonicalize().expect("the folder just made is there")
 }
 
-fn find_server() -> PathBuf {
-    if let Some(path) = env::var_os("REDIS_SERVER").filter(|path| !path.is_empty()) {
-        // Made absolute because the server runs in a folder of its own.
-        return on_path(Path::new(&path))
-            .unwrap_or_else(|| panic!("REDIS_SERVER is {}, which is not there", path.display()));
-    }
-    ["redis-server", "valkey-server"].iter().find_map(|name| on_path(Path::new(name))).unwrap_or_else(|| {
-        panic!("no redis-server and no valkey-server on PATH: run scripts/setup.sh, or name one in REDIS_SERVER")
-    })
-}
-
 /// The client beside the server, or else any: they speak the same.
 fn find_cli(server: &Path) -> PathBuf {
     let beside = server
@@ -521,70 +510,11 @@ fn find_cli(server: &Path) -> PathBuf {
 }
 
 /// A path with a slash as it is, a bare name looked up on PATH.
-fn on_path(name: &Path) -> Option<PathBuf> {
+pub fn on_path(name: &Path) -> Option<PathBuf> {
     if name.components().count() > 1 {
         return std::path::absolute(name).ok().filter(|path| path.is_file());
     }
     env::split_paths(&env::var_os("PATH")?)
         .map(|dir| dir.join(name))
         .find(|path| path.is_file())
-}
-
-/// The release build, because that is what users load.
-fn find_module() -> PathBuf {
-    if let Some(path) = env::var_os("RL_MODULE").filter(|path| !path.is_empty()) {
-        return Path::new(&path).canonicalize().unwrap_or_else(|e| {
-            panic!("RL_MODULE is {}, which cannot be used: {e}", path.display())
-        });
-    }
-    let home = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let target = home.join(env::var_os("CARGO_TARGET_DIR").unwrap_or("target".into()));
-    let name = format!(
-        "{}redis_rl{}",
-        env::consts::DLL_PREFIX,
-        env::consts::DLL_SUFFIX
-    );
-    let module = target.join("release").join(name);
-    assert!(
-        module.is_file(),
-        "{} is not there: run `make build` first, or name a module in RL_MODULE",
-        module.display()
-    );
-    warn_if_stale(&module, &home.join("src"));
-    module
-}
-
-/// `cargo test` does not rebuild the release module; say so when it is older than the code under test.
-fn warn_if_stale(module: &Path, src: &Path) {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let built = modified(module);
-        if let Some(newer) = files(src).into_iter().find(|file| modified(file) > built) {
-            note(&format!(
-                "warning: {} is newer than the module under test: run `make build`",
-                newer.display()
-            ));
-        }
-    });
-}
-
-fn modified(path: &Path) -> Option<SystemTime> {
-    fs::metadata(path).and_then(|meta| meta.modified()).ok()
-}
-
-fn files(dir: &Path) -> Vec<PathBuf> {
-    let paths = fs::read_dir(dir)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.path());
-    paths
-        .flat_map(|path| {
-            if path.is_dir() {
-                files(&path)
-            } else {
-                vec![path]
-            }
-        })
-        .collect()
 }
