@@ -1,6 +1,6 @@
 # redis-rl: `make` lists what there is to do.
 .DEFAULT_GOAL := help
-.PHONY: help setup run build test test-matrix test-containers test-examples test-package test-monitoring package parity soak soak-hour simulate fuzz hard memcheck asan demo bench fmt lint docs clean
+.PHONY: help setup run build test test-matrix test-containers test-docs test-examples test-package test-monitoring package parity soak soak-hour simulate fuzz hard memcheck asan demo bench fmt lint docs clean
 
 PORT ?= 6379
 # Of `make parity`, for each algorithm; of 200 calls.
@@ -55,6 +55,9 @@ test-matrix: build ## run the tests that need a server on every Redis and Valkey
 
 test-containers: build ## run the container tests: image, vectors, persistence; needs Docker, starts an engine where it may
 	scripts/docker.sh scripts/containers.sh
+
+test-docs: build server ## run the lines of the docs that take minutes (about an hour in all); make test runs the others
+	REDIS_SERVER="$(REDIS_SERVER)" cargo test --test shell -- --nocapture --ignored
 
 test-examples: build server ## run the example services of examples/ and one scenario against all of them
 	REDIS_SERVER="$(REDIS_SERVER)" scripts/examples.sh

@@ -220,10 +220,20 @@ impl Server {
             .unwrap_or_else(|e| panic!("no connection to {}: {e}", self.url()))
     }
 
+    /// The program that runs.
+    pub fn binary(&self) -> &Path {
+        &self.binary
+    }
+
+    /// The server's own command line client.
+    pub fn cli_binary(&self) -> PathBuf {
+        find_cli(&self.binary)
+    }
+
     /// What the server's own command line client says.
     pub fn cli(&self, args: &[&str]) -> String {
         let port = self.port.to_string();
-        let output = Command::new(find_cli(&self.binary))
+        let output = Command::new(self.cli_binary())
             .args(["-p", &port])
             .args(args)
             .stdin(Stdio::null())
@@ -531,7 +541,7 @@ fn on_path(name: &Path) -> Option<PathBuf> {
 }
 
 /// The release build, because that is what users load.
-fn find_module() -> PathBuf {
+pub fn find_module() -> PathBuf {
     if let Some(path) = env::var_os("RL_MODULE").filter(|path| !path.is_empty()) {
         return Path::new(&path).canonicalize().unwrap_or_else(|e| {
             panic!("RL_MODULE is {}, which cannot be used: {e}", path.display())
