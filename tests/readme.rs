@@ -226,7 +226,7 @@ fn the_rust_block_is_the_code_that_runs_here() {
 
 /// What runs a block of each language, or holds it to the truth. One without a language is no code: a syntax, a layout
 /// or a formula; the tests below look at the first two.
-const LANGUAGES: [(&str, &str); 10] = [
+const LANGUAGES: &[(&str, &str)] = &[
     ("", "tests/readme.rs"),
     ("console", "tests/readme.rs"),
     ("rust", "tests/readme.rs"),

@@ -40,7 +40,7 @@ use Way::{Docker, Long, Not, Run, Serve, Within};
 const NO_ALPINE: &str = "no Alpine to run it on";
 
 /// By how a line begins; the first that fits.
-const WAYS: [(&str, Way); 20] = [
+const WAYS: &[(&str, Way)] = &[
     ("redis-cli ", Run),
     ("sha=$(redis-cli ", Run),
     ("until redis-cli ", Run),
@@ -70,7 +70,7 @@ const WAYS: [(&str, Way); 20] = [
 ];
 
 /// What a page cannot know, and what it is here.
-const PLACES: [(&str, &str); 8] = [
+const PLACES: &[(&str, &str)] = &[
     ("/path/to/libredis_rl.so", "$MODULE"),
     ("/path/to/libredis_cell.so", "$PEER_MODULES"),
     ("/path/to/valkey-server", "$OTHER_SERVERS"),
@@ -82,7 +82,7 @@ const PLACES: [(&str, &str); 8] = [
 ];
 
 /// By how a line begins: what is done before it, and what must hold after it.
-const AROUND: [(&str, &str, &str); 14] = [
+const AROUND: &[(&str, &str, &str)] = &[
     (
         "redis-cli MODULE LOAD",
         "! redis-cli RL.HELP",
@@ -161,6 +161,8 @@ const AROUND: [(&str, &str, &str); 14] = [
 struct Line {
     /// In its page, from 1.
     at: usize,
+    /// What the shell does first.
+    before: String,
     code: String,
     comment: String,
     /// All that it prints.
@@ -185,8 +187,10 @@ fn commands(text: &str) -> Vec<Vec<Line>> {
             }
             "conf" => {
                 let conf = block.lines.join("\n");
-                let code = format!("cat >page.conf <<END\n{conf}\nEND\nredis-server page.conf");
-                found.push(vec![Line::new(block.line, &code)]);
+                found.push(vec![Line {
+                    before: format!("cat >page.conf <<END\n{conf}\nEND\n"),
+                    ..Line::new(block.line, "redis-server page.conf")
+                }]);
             }
             "cron" => found.push(
                 (block.line..)
@@ -225,53 +229,42 @@ impl Line {
         let (code, comment) = text.split_once(" #").unwrap_or((text, ""));
         Line {
             at,
+            before: String::new(),
             code: code.trim_end().to_owned(),
             comment: comment.trim().to_owned(),
             prints: None,
         }
     }
 
-    /// Its last command: what stands before it prepares it.
-    fn begins_with(&self, start: &str) -> bool {
-        let conf = self.code.rsplit("\nEND\n").next().unwrap();
-        conf.starts_with(start)
-    }
-
     fn way(&self) -> Option<Way> {
         let mut ways = WAYS.iter();
-        ways.find(|(start, _)| self.begins_with(start))
+        ways.find(|(start, _)| self.code.starts_with(start))
             .map(|(_, way)| *way)
     }
 
     /// What the shell is told.
     fn step(&self, step: usize, way: Way) -> String {
-        let mut code = self.code.clone();
-        for (shown, here) in PLACES {
-            code = code.replace(shown, here);
-        }
-        let around = AROUND.iter().find(|(start, ..)| self.begins_with(start));
+        let mut around = AROUND.iter();
+        let around = around.find(|(start, ..)| self.code.starts_with(start));
         let (before, after) = around.map_or(("", ""), |(_, before, after)| (before, after));
-        let or_true = |code: &str| {
-            if code.is_empty() {
-                "true".to_owned()
-            } else {
-                code.to_owned()
-            }
+        let run = match way {
+            Serve => format!("{{ {} & }}", self.code),
+            _ => format!("{{ {}\n}}", self.code),
         };
-        let run = if way == Serve {
-            let port = port();
-            format!("PORT={port}\n{{ {code} & }} >\"$TERMINAL\" 2>err.{step}\nserves $!")
-        } else {
-            format!("{{ {code}\n}} >\"$TERMINAL\" 2>err.{step}")
+        let (port, serves) = match way {
+            Serve => (format!("PORT={}", port()), "serves $!"),
+            _ => (String::new(), ":"),
         };
-        format!(
+        let text = format!(
             "TERMINAL=$PWD/out.{step}\n\
-             {{ {}\n}} >before.{step} 2>&1 || fail {step} before\n\
-             {run} || fail {step} err\n\
-             {{ {}\n}} >after.{step} 2>&1 || fail {step} after\n",
-            or_true(before),
-            or_true(after),
-        )
+             {{ :; {}{before}\n}} >before.{step} 2>&1 || fail {step} before\n\
+             {port}\n\
+             {run} >\"$TERMINAL\" 2>err.{step} && {serves} || fail {step} err\n\
+             {{ :; {after}\n}} >after.{step} 2>&1 || fail {step} after\n",
+            self.before,
+        );
+        let places = PLACES.iter();
+        places.fold(text, |text, (shown, here)| text.replace(shown, here))
     }
 
     /// What is wrong with its output.
