@@ -34,7 +34,8 @@ if [ ! -e "$out/ready" ]; then
   inside apt-get install gcc-aarch64-linux-gnu libc6-dev-arm64-cross -qqy >>"$out/install.log"
   touch "$out/ready"
 fi
-echo "--- the module, by $(inside rustc --version)"
+inside rustc --version >"$out/rustc"
+echo "--- the module, by $(cat "$out/rustc")"
 # The sources as git has them here, and the crates, which the root cannot fetch.
 rm -rf "$root/src"
 mkdir -p "$root/src/.cargo"

@@ -12,11 +12,11 @@ out=$PWD/target/dist
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | sed -n 1p)
 native=$(dpkg --print-architecture)
 arch=${ARCH:-$native}
-machine=$(uname -m) module=target/release/libredis_rl.so strip="objcopy --strip-debug"
+machine=$(uname -m) module=target/release/libredis_rl.so strip="objcopy --strip-debug" rust=$(rustc --version)
 # What scripts/arm64.sh built, and stripped since this machine's objcopy may not know how.
 if [ "$arch" != "$native" ]; then
   [ "$arch" = arm64 ] || fail "no module is built here for $arch"
-  out+=-$arch machine=aarch64 module=target/arm64/libredis_rl.so strip=cp
+  out+=-$arch machine=aarch64 module=target/arm64/libredis_rl.so strip=cp rust=$(cat target/arm64/rustc)
 fi
 deb=$out/redis-rl_${version}_$arch.deb
 name=redis-rl-$version-$machine-linux-gnu
@@ -39,7 +39,7 @@ licences() {
         while read -r file; do cp "$file" "$to/$name-$(basename "$file")"; done
       ls "$to/$name"-* >/dev/null 2>&1 || echo "  (the crate carries no licence text)"
     done >"$to/CRATES"
-  echo "The Rust standard library $(rustc --version | cut -d ' ' -f 2): MIT OR Apache-2.0" >>"$to/CRATES"
+  echo "The Rust standard library $(cut -d ' ' -f 2 <<<"$rust"): MIT OR Apache-2.0" >>"$to/CRATES"
   # Not in every installation of a toolchain.
   local std
   std=$(rustc --print sysroot)/share/doc/rust

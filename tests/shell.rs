@@ -378,12 +378,19 @@ impl Scratch {
         let file = self.0.join("script");
         fs::write(&file, script).expect("a script");
         let path = [".bin", "packaging"].map(|folder| self.0.join(folder).display().to_string());
-        let mut command = Command::new("sh");
+        // A loop that waits in vain ends, too.
+        let patience_s = if lines[0].way() == Some(Long) {
+            "14400"
+        } else {
+            "300"
+        };
+        let mut command = Command::new("timeout");
         // What the make that may have started this test has set is not for those that it starts.
         for name in ["MAKEFLAGS", "MAKELEVEL", "MFLAGS"] {
             command.env_remove(name);
         }
         let status = command
+            .args([patience_s, "sh"])
             .arg(file)
             .current_dir(&self.0)
             .env(
