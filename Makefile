@@ -56,7 +56,7 @@ test-matrix: build ## run the tests that need a server on every Redis and Valkey
 test-containers: build ## run the container tests: image, vectors, persistence; needs Docker, starts an engine where it may
 	scripts/docker.sh scripts/containers.sh
 
-test-docs: build server ## run the lines of the docs that take minutes (about an hour in all); make test runs the others
+test-docs: build server ## run the lines of the docs that take minutes, an hour in all (RL_PAGE=docs/TIME.md: one page); make test runs the others
 	REDIS_SERVER="$(REDIS_SERVER)" cargo test --test shell -- --nocapture --ignored
 
 test-examples: build server ## run the example services of examples/ and one scenario against all of them
