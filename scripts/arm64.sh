@@ -51,7 +51,7 @@ BINDGEN_EXTRA_CLANG_ARGS_aarch64_unknown_linux_gnu=--sysroot=/usr/aarch64-linux-
 '
 inside aarch64-linux-gnu-objcopy --strip-debug /build/aarch64-unknown-linux-gnu/release/libredis_rl.so /build/libredis_rl.so
 cp "$root/build/libredis_rl.so" "$out"
-echo "target/arm64/libredis_rl.so: $(readelf -h "$out/libredis_rl.so" | sed -n "s/ *Machine: *//p"), needs glibc $(readelf -VW "$out/libredis_rl.so" | grep -o "GLIBC_[0-9.]*" | sort -uV | tail -n 1)"
+echo "target/arm64/libredis_rl.so: $(readelf -h "$out/libredis_rl.so" | sed -n "s/ *Machine: *//p"), needs $(readelf -VW "$out/libredis_rl.so" | grep -o "GLIBC_[0-9.]*" | sort -uV | tail -n 1)"
 
 if [ ! -x "$out/usr/bin/qemu-aarch64-static" ]; then
   (cd "$out" && apt-get -o APT::Sandbox::User=root download -q qemu-user-static && dpkg -x qemu-user-static_*.deb .) ||
