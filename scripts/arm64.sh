@@ -26,7 +26,7 @@ if [ ! -e "$out/ready" ]; then
   rm -rf --one-file-system "$root"
   debootstrap --variant=minbase sid "$root" "$mirror" >"$out/debootstrap.log" || { tail "$out/debootstrap.log"; none "debootstrap"; }
   # A mirror that stands still is old after a week.
-  printf '%s\n' 'Acquire::Retries "3";' 'Acquire::Check-Valid-Until "false";' 'APT::Install-Recommends "false";' 'APT::Sandbox::User "root";' \
+  printf '%s\n' 'Acquire::Retries "3";' 'Acquire::Check-Valid-Until "false";' 'APT::Install-Recommends "false";' 'APT::Sandbox::User "root";' 'Dpkg::Use-Pty "false";' \
     >"$root/etc/apt/apt.conf.d/99arm64"
   inside dpkg --add-architecture arm64
   inside apt-get update
