@@ -1,6 +1,6 @@
 # redis-rl: `make` lists what there is to do.
 .DEFAULT_GOAL := help
-.PHONY: help setup run build test test-matrix test-containers test-examples test-package test-monitoring package parity soak soak-hour simulate fuzz hard memcheck asan demo bench fmt lint docs clean
+.PHONY: help setup run build test test-matrix test-containers test-docs test-examples test-package test-monitoring test-arm64 package parity soak soak-hour simulate fuzz hard memcheck asan demo bench fmt lint docs clean
 
 PORT ?= 6379
 # Of `make parity`, for each algorithm; of 200 calls.
@@ -25,7 +25,7 @@ REDIS_CLI = $(patsubst %-server,%-cli,$(notdir $(REDIS_SERVER)))
 unexport CARGO_TARGET_DIR
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo '  PORT=6380 moves `make run`; REDIS_SERVER=/path/to/valkey-server chooses the server.'
 
@@ -56,11 +56,17 @@ test-matrix: build ## run the tests that need a server on every Redis and Valkey
 test-containers: build ## run the server tests in containers, and compose.yaml; needs Docker, starts an engine where it may
 	scripts/docker.sh scripts/containers.sh
 
+test-docs: build server ## run the lines of the docs that take minutes, an hour in all (RL_PAGE=docs/TIME.md: one page); make test runs the others
+	REDIS_SERVER="$(REDIS_SERVER)" cargo test --test shell -- --nocapture --ignored
+
 test-examples: build server ## run the example services of examples/ and one scenario against all of them
 	REDIS_SERVER="$(REDIS_SERVER)" scripts/examples.sh
 
 test-monitoring: build server ## a real scrape by Prometheus, and every expression of the dashboard
 	REDIS_SERVER="$(REDIS_SERVER)" scripts/monitoring.sh
+
+test-arm64: setup ## build the module for arm64 and run the vectors on arm64 servers under qemu; as root, with debootstrap
+	scripts/arm64.sh
 
 package: build ## build target/dist: a .deb and a tarball
 	scripts/package.sh

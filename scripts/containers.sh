@@ -27,7 +27,7 @@ if [ -z "${RL_IMAGE:-}" ]; then
       build redis-rl:test-redis
       build redis-rl:test-valkey --build-arg KIND=valkey --build-arg SERVER_IMAGE=valkey/valkey:8
       RL_IMAGE="redis-rl:test-redis redis-rl:test-valkey"
-      composed=(env)
+      composed=(KIND=redis)
       ;;
     local)
       echo "NOT RUN: the official images; this machine's own server stands in for them (scripts/containers.sh)"
@@ -40,7 +40,7 @@ if [ -z "${RL_IMAGE:-}" ]; then
       build "redis-rl:test-$kind" --target prebuilt --build-arg KIND="$kind" \
         --build-arg SERVER_IMAGE=redis-rl-base:local
       RL_IMAGE=redis-rl:test-$kind
-      composed=(env SERVER_IMAGE=redis-rl-base:local KIND="$kind" TARGET=prebuilt)
+      composed=(SERVER_IMAGE=redis-rl-base:local KIND="$kind" TARGET=prebuilt)
       ;;
     *) echo "RL_BASE is neither official nor local: $base" >&2; exit 2 ;;
   esac
@@ -67,4 +67,28 @@ for image in $RL_IMAGE; do
     cargo test -p redis-rl-containers -- --test-threads 3 --skip faults::a_full_disk ${RL_TESTS:-}
 done
 
-if [ ${#composed[@]} -gt 0 ]; then "${composed[@]}" scripts/compose.sh; fi
+# Docker's lines of OPERATIONS.md as they stand there, with this run's base, on a free port, and in the background.
+docker() {
+  case $1 in
+    build) "$DOCKER" build --network host ${TARGET:+--target "$TARGET"} --build-arg KIND --build-arg SERVER_IMAGE "${@:2}" ;;
+    run) container=$("$DOCKER" run -d "${@/%:6379:6379/::6379}") ;;
+    compose) scripts/compose.sh ;;
+  esac
+}
+shown() {
+  export SERVER_IMAGE=${SERVER_IMAGE:-redis:8} KIND=${KIND:-redis} TARGET=${TARGET:-}
+  mapfile -t lines < <(sed -nE 's/^(docker [^#]*).*/\1/p' docs/OPERATIONS.md)
+  for line in "${lines[@]}"; do
+    echo "--- $line"
+    eval "$line"
+  done
+  local answer
+  until answer=$("$DOCKER" exec "$container" "$KIND-cli" RL.GCRA user:1 10 1000 0 2>&1 | paste -sd ' '); [ "$answer" = "1 10 9 0 100" ]; do
+    "$DOCKER" exec "$container" true || { "$DOCKER" logs "$container"; return 1; }
+    sleep 0.2
+  done
+  [ "$("$DOCKER" exec "$container" "$KIND-cli" CONFIG GET maxmemory | tail -n 1)" = 268435456 ]
+  "$DOCKER" rm -fv "$container" >/dev/null
+  echo "as OPERATIONS.md shows it: $answer"
+}
+if [ ${#composed[@]} -gt 0 ]; then export "${composed[@]}"; shown; fi

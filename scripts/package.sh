@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# scripts/package.sh        builds target/dist/*.deb and *.tar.gz from the release module: `make package`
+# scripts/package.sh        builds target/dist/*.deb and *.tar.gz from the release module: `make package`; with ARCH=arm64
+#                           target/dist-arm64 from the one of `make test-arm64`
 # scripts/package.sh test   installs both on a clean Debian and asks: `make test-package`; as root, needs debootstrap
 #
 # dpkg-deb and a staged tree are all there is to it: one file, its configuration and its papers.
@@ -9,9 +10,16 @@ cd "$(dirname "$0")/.."
 fail() { echo "package.sh: $*" >&2; exit 1; }
 out=$PWD/target/dist
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | sed -n 1p)
-arch=$(dpkg --print-architecture)
+native=$(dpkg --print-architecture)
+arch=${ARCH:-$native}
+machine=$(uname -m) module=target/release/libredis_rl.so strip="objcopy --strip-debug" rust=$(rustc --version)
+# What scripts/arm64.sh built, and stripped since this machine's objcopy may not know how.
+if [ "$arch" != "$native" ]; then
+  [ "$arch" = arm64 ] || fail "no module is built here for $arch"
+  out+=-$arch machine=aarch64 module=target/arm64/libredis_rl.so strip=cp rust=$(cat target/arm64/rustc)
+fi
 deb=$out/redis-rl_${version}_$arch.deb
-name=redis-rl-$version-$(uname -m)-linux-gnu
+name=redis-rl-$version-$machine-linux-gnu
 tarball=$out/$name.tar.gz
 # The time in archives: that of the commit, so that the same commit packs the same.
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}
@@ -31,7 +39,7 @@ licences() {
         while read -r file; do cp "$file" "$to/$name-$(basename "$file")"; done
       ls "$to/$name"-* >/dev/null 2>&1 || echo "  (the crate carries no licence text)"
     done >"$to/CRATES"
-  echo "The Rust standard library $(rustc --version | cut -d ' ' -f 2): MIT OR Apache-2.0" >>"$to/CRATES"
+  echo "The Rust standard library $(cut -d ' ' -f 2 <<<"$rust"): MIT OR Apache-2.0" >>"$to/CRATES"
   # Not in every installation of a toolchain.
   local std
   std=$(rustc --print sysroot)/share/doc/rust
@@ -50,12 +58,13 @@ papers() {
 }
 
 build() {
-  local module=target/release/libredis_rl.so stage=$out/stage glibc
+  local stage=$out/stage glibc
+  [ -n "${DEBEMAIL:-}" ] || echo "package.sh: DEBEMAIL is not set: the package names no maintainer to write to" >&2
   [ -e "$module" ] || fail "$module is not there: make build"
   rm -rf "$out"
   mkdir -p "$stage/usr/lib/redis/modules" "$stage/usr/share/redis-rl" "$stage/usr/share/man/man7" "$stage/usr/bin" "$stage/etc" "$stage/DEBIAN"
   # Names stay, for crash reports; line tables go.
-  objcopy --strip-debug "$module" "$stage/usr/lib/redis/modules/libredis_rl.so"
+  $strip "$module" "$stage/usr/lib/redis/modules/libredis_rl.so"
   chmod 755 "$stage/usr/lib/redis/modules/libredis_rl.so"
   cp packaging/redis-rl.conf "$stage/etc/redis-rl.conf"
   cp packaging/redis-rl-metrics "$stage/usr/bin"
@@ -74,14 +83,14 @@ build() {
   } >"$stage/usr/share/doc/redis-rl/copyright"
 
   # The newest symbols of libc that the module asks for say how old a libc may be.
-  glibc=$(objdump -T "$module" | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1)
+  glibc=$(readelf -VW "$module" | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1)
   cat >"$stage/DEBIAN/control" <<CONTROL
 Package: redis-rl
 Version: $version
 Section: database
 Priority: optional
 Architecture: $arch
-Maintainer: redis-rl <redis-rl@localhost>
+Maintainer: ${DEBFULLNAME:-redis-rl maintainers} <${DEBEMAIL:-redis-rl@localhost}>
 Depends: libc6 (>= ${glibc#GLIBC_}), libgcc-s1
 Recommends: redis-server (>= 5:7.0) | valkey-server
 Installed-Size: $(du -sk --exclude=DEBIAN "$stage" | cut -f 1)

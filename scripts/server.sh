@@ -8,6 +8,7 @@
 #
 # The packages are unpacked under DEST; DEST/bin/{redis,valkey}-{server,cli} run them under that suite's own loader
 # and libraries, so its libc need not be this machine's. Each suite serves its current version only, which is printed.
+# ARCH=arm64 takes those of another architecture, and EMULATOR runs them (scripts/arm64.sh).
 # Needs apt, dpkg and Debian's keyring (package debian-archive-keyring, on Ubuntu too) but not root. The mirror is the
 # one apt uses; where that is not Debian's, name one in DEBIAN_MIRROR.
 set -euo pipefail
@@ -62,6 +63,8 @@ Acquire::Retries "3";
 Acquire::http::Timeout "30";
 APT::Sandbox::User "";
 APT::Default-Release "$suite";
+APT::Architecture "${ARCH:-$(dpkg --print-architecture)}";
+APT::Architectures { "${ARCH:-$(dpkg --print-architecture)}"; };
 quiet "2";
 CONF
 export APT_CONFIG=$apt/apt.conf
@@ -86,8 +89,8 @@ loader=$(find "$dest/root" -name 'ld-linux*.so.*' | sort | sed -n 1p)
 libraries=$(find "$dest/root" -name '*.so.*' -printf '%h\n' | sort -u | paste -sd : -)
 for tool in "$kind-server" "$kind-cli"; do
   # exec keeps the process id, so whoever started the wrapper can stop the server.
-  printf '#!/bin/sh\nexec "%s" --argv0 %s --library-path "%s" "%s" "$@"\n' \
-    "$loader" "$tool" "$libraries" "$dest/root/usr/bin/$tool" >"$dest/bin/$tool"
+  printf '#!/bin/sh\nexec %s "%s" --argv0 %s --library-path "%s" "%s" "$@"\n' \
+    "${EMULATOR:-}" "$loader" "$tool" "$libraries" "$dest/root/usr/bin/$tool" >"$dest/bin/$tool"
   chmod +x "$dest/bin/$tool"
 done
 rm -rf "$apt"

@@ -1,4 +1,5 @@
-//! What the pages show is what a server says: every transcript in README.md, SECURITY.md and docs/ is run and compared.
+//! What the pages show is what a server says: the transcripts of all pages are run and compared, and every other block is
+//! of a kind that some test runs or checks.
 //!
 //! A transcript is a ```` ```console ```` block. A line `$ redis-cli RL…` or `127.0.0.1:6379> RL…` is a call, the
 //! lines behind it are its reply as redis-cli prints it on a terminal. The calls of a page run in order on an empty
@@ -6,9 +7,9 @@
 
 mod support;
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use support::pages::{blocks, name, pages, read, root};
 use support::resp::{Client, Protocol, Value, latin1};
 use support::{Server, note};
 
@@ -17,37 +18,6 @@ struct Call {
     line: usize,
     args: Vec<Vec<u8>>,
     expected: String,
-}
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-/// README.md, SECURITY.md and all pages below docs/.
-fn pages() -> Vec<PathBuf> {
-    let mut pages = vec![root().join("README.md"), root().join("SECURITY.md")];
-    let mut folders = vec![root().join("docs")];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).expect("the folder can be read") {
-            let path = entry.expect("the folder can be read").path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|end| end == "md") {
-                pages.push(path);
-            }
-        }
-    }
-    pages.sort();
-    pages
-}
-
-fn read(page: &Path) -> String {
-    fs::read_to_string(page).unwrap_or_else(|e| panic!("{}: {e}", page.display()))
-}
-
-/// A page's path as one would name it.
-fn name(page: &Path) -> String {
-    page.strip_prefix(root()).unwrap().display().to_string()
 }
 
 /// The calls of a page, and what they should print.
@@ -226,19 +196,6 @@ fn every_command_page_is_of_a_command() {
     assert!(found >= 6, "only {found} pages of commands");
 }
 
-/// The fenced blocks of a text: language and lines.
-fn blocks(text: &str) -> Vec<(String, Vec<String>)> {
-    let mut blocks = Vec::new();
-    let mut lines = text.lines();
-    while let Some(line) = lines.next() {
-        if let Some(language) = line.strip_prefix("```") {
-            let inside = lines.by_ref().take_while(|line| !line.starts_with("```"));
-            blocks.push((language.to_owned(), inside.map(str::to_owned).collect()));
-        }
-    }
-    blocks
-}
-
 /// What the guide shows for Rust, with the URL of the test's server.
 #[rustfmt::skip]
 fn as_the_guide_calls_it(url: String) -> redis::RedisResult<[i64; 5]> {
@@ -253,13 +210,10 @@ fn the_rust_block_is_the_code_that_runs_here() {
     let own = include_str!("readme.rs");
     let mut found = 0;
     for page in pages() {
-        for (language, lines) in blocks(&read(&page)) {
-            if language == "rust" {
-                assert!(
-                    own.contains(&lines.join("\n")),
-                    "{}: {lines:#?}",
-                    name(&page)
-                );
+        for block in blocks(&read(&page)) {
+            if block.language == "rust" {
+                let code = block.lines.join("\n");
+                assert!(own.contains(&code), "{}: {code}", name(&page));
                 found += 1;
             }
         }
@@ -270,96 +224,108 @@ fn the_rust_block_is_the_code_that_runs_here() {
     assert_eq!(reply, [1, 100, 99, 0, 600]);
 }
 
-/// `console` is run here, `rust` above; `python` and `js` by `make test-examples`; `sh` is looked at below. A block
-/// without a language is no code: a syntax, a configuration, what a program prints.
+/// What runs a block of each language, or holds it to the truth. One without a language is no code: a syntax, a layout
+/// or a formula; the tests below look at the first two.
+const LANGUAGES: &[(&str, &str)] = &[
+    ("", "tests/readme.rs"),
+    ("console", "tests/readme.rs"),
+    ("rust", "tests/readme.rs"),
+    ("sh", "tests/shell.rs"),
+    ("text", "tests/shell.rs"),
+    ("conf", "tests/shell.rs"),
+    ("cron", "tests/shell.rs"),
+    ("http", "examples/rust/tests/services.rs"),
+    ("python", "examples/rust/tests/snippets.rs"),
+    ("js", "examples/rust/tests/snippets.rs"),
+];
+
 #[test]
 fn every_block_is_of_a_kind_that_is_run_or_checked() {
-    let known = ["", "console", "js", "python", "rust", "sh"];
+    for (language, test) in LANGUAGES {
+        let text = read(&root().join(test));
+        assert!(
+            text.contains(&format!("\"{language}\"")),
+            "{test}: {language}"
+        );
+    }
     for page in pages() {
-        for (language, lines) in blocks(&read(&page)) {
+        for block in blocks(&read(&page)) {
+            let known = LANGUAGES.iter().any(|(known, _)| *known == block.language);
             let file = name(&page);
-            assert!(
-                known.contains(&language.as_str()),
-                "{file}: a block of {language}: {lines:#?}"
-            );
+            assert!(known, "{file}:{}: {}", block.line, block.language);
         }
     }
 }
 
-/// Programs that a test has no use for running: a server in the foreground, an engine of containers, other machines.
-const NOT_RUN: [&str; 7] = [
-    "redis-server",
-    "docker",
-    "rustup",
-    "apt-get",
-    "apk",
-    "CARGO_TARGET",
-    "RUSTFLAGS=",
-];
+/// A syntax line as calls would be, with the first of alternatives and with all that is optional.
+fn call_of(syntax: &str) -> Vec<String> {
+    let call = syntax.split("->").next().unwrap().replace(['[', ']'], "");
+    let words = call.split_whitespace().map(|word| match word {
+        "key" => "syntax",
+        "limit" => "10",
+        "window" => "1000",
+        "now" => "*",
+        "b" | "k" | "n" => "2",
+        word => word,
+    });
+    words
+        .take_while(|word| *word != "|")
+        .map(str::to_owned)
+        .collect()
+}
 
+/// Those of docs/commands are compared by tests/pages.rs.
 #[test]
-fn every_shell_line_names_what_there_is() {
-    let makefile = read(&root().join("Makefile"));
-    let has_target = |word: &str| makefile.contains(&format!("\n{word}: "));
-    let workspace = read(&root().join("Cargo.toml"));
+fn every_syntax_line_is_accepted() {
+    let server = Server::start();
+    let mut client = server.raw(Protocol::Resp2);
     let mut found = 0;
     for page in pages() {
         let file = name(&page);
-        for (_, lines) in blocks(&read(&page))
-            .into_iter()
-            .filter(|(language, _)| language == "sh")
-        {
-            let text = lines.join("\n").replace("\\\n", " ");
-            for part in text.lines().flat_map(|line| line.split(" && ")) {
-                let code = part.split(" #").next().unwrap().trim();
-                let words: Vec<&str> = code
-                    .split_whitespace()
-                    .skip_while(|word| {
-                        word.contains("_MODULES=")
-                            || word.contains("_SERVERS=")
-                            || word.contains("_SERVER=")
-                    })
-                    .collect();
-                let after = |flag: &str| {
-                    words
-                        .iter()
-                        .position(|word| *word == flag)
-                        .map(|at| words[at + 1])
-                };
-                let Some(program) = words.first() else {
-                    continue;
-                };
-                found += 1;
-                let known = match *program {
-                    "make" => words[1..]
-                        .iter()
-                        .all(|word| word.contains('=') || has_target(word)),
-                    "cargo" => {
-                        [
-                            ("--example", "examples"),
-                            ("--test", "tests"),
-                            ("--bench", "benches"),
-                        ]
-                        .iter()
-                        .all(|(flag, folder)| {
-                            after(flag).is_none_or(|it| {
-                                root().join(folder).join(format!("{it}.rs")).exists()
-                            })
-                        }) && after("-p")
-                            .is_none_or(|it| workspace.contains(it.trim_start_matches("redis-rl-")))
-                    }
-                    "redis-cli" => true,
-                    _ if program.starts_with("scripts/") => root().join(program).exists(),
-                    _ => {
-                        code.starts_with("sha=$(redis-cli")
-                            || NOT_RUN.iter().any(|not| code.starts_with(not))
-                    }
-                };
-                assert!(known, "{file}: {code}");
-            }
+        let blocks = blocks(&read(&page)).into_iter();
+        let plain = blocks.filter(|block| block.language.is_empty() && !file.contains("commands"));
+        for line in plain.flat_map(|block| block.lines) {
+            let call = match line.split(' ').next().unwrap() {
+                command if command.starts_with("RL.") => call_of(&line),
+                // What follows the key in a script's arguments.
+                "limit" => call_of(&format!("RL.GCRA key {line}")),
+                _ => continue,
+            };
+            let reply = client.call(&call).expect("the server answers");
+            assert!(
+                reply.error().is_none(),
+                "{file}: {line}: {call:?}: {reply:?}"
+            );
+            client.call(&["FLUSHALL"]).expect("the server answers");
+            found += 1;
         }
     }
-    assert!(found >= 20, "only {found} shell lines");
+    assert_eq!(found, 7);
+    assert!(
+        client
+            .call(&call_of("RL.FIXED key limit window now [BURST b]"))
+            .unwrap()
+            .error()
+            .is_some()
+    );
+}
+
+#[test]
+fn the_layout_names_what_there_is() {
+    let page = read(&root().join("docs/DESIGN.md"));
+    let layout = blocks(&page)
+        .into_iter()
+        .find(|block| block.lines[0].starts_with("src/"));
+    let lines = layout.expect("a layout").lines;
+    let named: Vec<&str> = lines
+        .iter()
+        .filter_map(|line| line.split(' ').next())
+        .filter(|path| !path.is_empty())
+        .collect();
+    for path in &named {
+        assert!(root().join(path).exists(), "{path}");
+    }
+    assert!(named.len() > 10, "{named:?}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What the integration tests share: a server of their own ([`Server`]), clusters of them ([`cluster`]), a raw client
 //! ([`resp`]), short ways to ask about a limiter ([`live`]), the bytes of DUMP ([`payload`]), the runner for the vector
-//! files ([`vectors`]) and the scripts ([`lua`]). A test file says `mod support;` and takes what it needs.
+//! files ([`vectors`]), the scripts ([`lua`]) and the pages with their blocks ([`pages`]). A test file says `mod support;` and takes what it needs.
 
 // Every test file is a crate of its own that compiles all of this and uses some of it.
 #![allow(dead_code, unused_imports)]
@@ -10,6 +10,7 @@
 pub mod cluster;
 pub mod live;
 pub mod lua;
+pub mod pages;
 pub mod payload;
 #[cfg(not(feature = "containers"))]
 mod process;
@@ -19,6 +20,7 @@ pub mod vectors;
 
 #[cfg(feature = "containers")]
 use redis_rl_containers as process;
+pub use process::find_module;
 pub use server::{Builder, Server, Shutdown, signal};
 
 use std::io::Write;

@@ -220,10 +220,20 @@ impl Server {
             .unwrap_or_else(|e| panic!("no connection to {}: {e}", self.url()))
     }
 
+    /// The program that runs.
+    pub fn binary(&self) -> &Path {
+        &self.binary
+    }
+
+    /// The server's own command line client.
+    pub fn cli_binary(&self) -> PathBuf {
+        find_cli(&self.binary)
+    }
+
     /// What the server's own command line client says.
     pub fn cli(&self, args: &[&str]) -> String {
         let port = self.port.to_string();
-        let output = Command::new(find_cli(&self.binary))
+        let output = Command::new(self.cli_binary())
             .args(["-p", &port])
             .args(args)
             .stdin(Stdio::null())

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use reqwest::{Client, Response};
 use support::live::{ok, wait_until};
 use support::resp::Protocol;
-use support::{Server, note};
+use support::{Server, note, pages};
 
 /// Longer than anything should take.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -241,6 +241,16 @@ async fn headers(open: &Service, closed: &Service) {
         header(&response, "RateLimit-Policy"),
         Some(r#""key";q=100;w=60, "ip";q=10;w=1"#)
     );
+    let page = pages::read(&pages::root().join("examples/README.md"));
+    let mut blocks = pages::blocks(&page).into_iter();
+    let shown = blocks.find(|block| block.language == "http");
+    let shown = shown.expect("an answer is shown").lines;
+    assert_eq!(shown[0], format!("HTTP/1.1 {}", response.status()));
+    for name in ["RateLimit-Policy", "RateLimit"] {
+        // A slow machine may be there almost a second later.
+        let value = header(&response, name).unwrap().replace("t=0", "t=1");
+        assert!(shown.contains(&format!("{name}: {value}")), "{response:?}");
+    }
     let state = state(&response);
     // The next unit of the key is there 600 ms later, the next of the address after 1 s.
     assert_eq!((state["key"].0, state["ip"].0), (99, 9), "{response:?}");

@@ -1,47 +1,28 @@
-//! The Python and Node blocks of README.md and docs/ run as they are, but for the port of the server.
+//! The Python and Node blocks of all pages run as they are, but for the port of the server.
 
 #[path = "../../../tests/support/mod.rs"]
 mod support;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use support::Server;
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../..")
-        .canonicalize()
-        .unwrap()
-}
+use support::pages::{self, root};
 
 /// The blocks of one language, by page.
 fn blocks(language: &str) -> Vec<(String, Vec<String>)> {
-    let docs = fs::read_dir(root().join("docs"))
-        .unwrap()
-        .map(|entry| entry.unwrap().path());
-    let mut pages: Vec<PathBuf> = docs
-        .filter(|path| path.extension().is_some_and(|end| end == "md"))
-        .collect();
-    pages.push(root().join("README.md"));
-    pages.sort();
-    let mut found = Vec::new();
-    for page in pages {
-        let text = fs::read_to_string(&page).unwrap();
-        let fence = format!("\n```{language}\n");
-        let starts = text.split(&fence).skip(1);
-        let inside: Vec<String> = starts
-            .map(|rest| rest.split("\n```").next().unwrap().to_owned())
-            .collect();
-        if !inside.is_empty() {
-            found.push((
-                page.file_name().unwrap().to_string_lossy().into_owned(),
-                inside,
-            ));
-        }
-    }
-    found
+    let of = |page: &PathBuf| {
+        let blocks = pages::blocks(&pages::read(page)).into_iter();
+        let inside = blocks.filter(|block| block.language == language);
+        let inside: Vec<String> = inside.map(|block| block.lines.join("\n")).collect();
+        (pages::name(page), inside)
+    };
+    let all = pages::pages();
+    all.iter()
+        .map(of)
+        .filter(|(_, inside)| !inside.is_empty())
+        .collect()
 }
 
 /// Replaces what must be there.
