@@ -3,7 +3,7 @@
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr;
 
-use redis_module::raw;
+use super::raw;
 
 use super::api::{Context, OK, api};
 use super::commands::{Command, Keys};
