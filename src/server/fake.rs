@@ -214,6 +214,7 @@ fn string<'a>(string: *const RedisModuleString) -> &'a Vec<u8> {
     unsafe { &*string.cast::<Vec<u8>>() }
 }
 
+#[cfg(not(miri))]
 fn strings(start: *const Str, length: usize) -> String {
     // SAFETY: the module gives a part of its arguments.
     let texts = unsafe { std::slice::from_raw_parts(start, length) };
