@@ -96,7 +96,7 @@ memcheck: build ## unit tests, and the server tests with every server, under val
 asan: server ## unit tests, and the server tests with a module, built for AddressSanitizer
 	scripts/asan.sh
 
-miri: ## the shims on a fake server, and the core beside its model, under Miri; needs a nightly toolchain
+miri: ## the shims on a fake server, and the core beside its model, under Miri; needs a nightly toolchain (an hour)
 	scripts/miri.sh
 
 simulate: ## CALLS simulated calls under all laws, with clocks, networks and servers that fail
