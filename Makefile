@@ -1,6 +1,6 @@
 # redis-rl: `make` lists what there is to do.
 .DEFAULT_GOAL := help
-.PHONY: help setup run build test test-matrix test-containers test-docs test-examples test-package test-monitoring test-arm64 package parity soak soak-hour simulate fuzz hard memcheck asan demo bench fmt lint docs clean
+.PHONY: help setup run build test test-matrix test-containers test-docs test-examples test-package test-monitoring test-arm64 package parity soak soak-hour simulate fuzz hard memcheck asan miri demo bench fmt lint docs clean
 
 PORT ?= 6379
 # Of `make parity`, for each algorithm; of 200 calls.
@@ -96,11 +96,14 @@ hard: build server ## faults, hostile input and endurance at their full length (
 soak-hour: build server ## an hour of mixed load with persistence and a replica
 	RL_SOAK_S=3600 REDIS_SERVER="$(REDIS_SERVER)" cargo test --test endurance -- --nocapture a_mixed_load
 
-memcheck: build ## the server tests with every server under valgrind's memcheck (about 10 min)
+memcheck: build ## unit tests, and the server tests with every server, under valgrind's memcheck (about 40 min)
 	scripts/memcheck.sh
 
-asan: server ## the server tests with a module built for AddressSanitizer
+asan: server ## unit tests, and the server tests with a module, built for AddressSanitizer
 	scripts/asan.sh
+
+miri: ## the shims on a fake server, and the core beside its model, under Miri; needs a nightly toolchain (an hour)
+	scripts/miri.sh
 
 simulate: ## CALLS simulated calls under all laws, with clocks, networks and servers that fail
 	RL_CALLS=$(CALLS) cargo test --release --test simulation -- --nocapture the_laws

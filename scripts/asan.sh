@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # scripts/asan.sh [TEST...]
 #
-# Runs the tests that start a server with a module built for AddressSanitizer, inside the ordinary server: the
-# sanitizer's library (gcc's) is loaded first and stands in for the allocator. A report ends its server and so fails its
-# test; a leak is told when a server ends. Reports are kept in target/asan/reports, and any of them fails the run. One
-# test is left out: it compares what the server's own allocator gave.
+# Runs the unit tests built for AddressSanitizer, and the tests that start a server with a module built for it, inside
+# the ordinary server: the sanitizer's library (gcc's) is loaded first and stands in for the allocator. A report ends its
+# server and so fails its test; a leak is told when a server ends. Reports are kept in target/asan/reports, and any of
+# them fails the run. One test is left out: it compares what the server's own allocator gave.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,7 +13,9 @@ library=$(realpath "$(cc -print-file-name=libasan.so)")
 [ -f "$library" ] || { echo 'asan: gcc has no libasan.so here' >&2; exit 1; }
 target=$(rustc -vV | sed -n 's/^host: //p')
 # A sanitizer is an option that a stable compiler has, too, once it is told so.
-RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address cargo build --release --target "$target" --target-dir target/asan
+sanitized() { RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address cargo "$@" --target "$target" --target-dir target/asan; }
+sanitized test --lib
+sanitized build --release
 logs=$PWD/target/asan/reports
 rm -rf "$logs" && mkdir -p "$logs"
 cat >"$logs/server" <<WRAPPER

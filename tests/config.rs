@@ -137,20 +137,43 @@ fn a_wrong_argument_keeps_the_module_out_and_the_log_says_why() {
     }
 }
 
+/// Where the module under test is, as a server tells.
+fn module_path() -> String {
+    let server = Server::start();
+    let reply = ok(&mut client(&server), "MODULE LIST");
+    // Newer servers have modules of their own in the list.
+    let modules = reply.items().unwrap().iter();
+    let mut modules = modules.map(|module| module.items().unwrap());
+    let module = modules
+        .find(|module| module.contains(&Value::bulk("ratelimit")))
+        .expect("it is loaded");
+    let at = module.iter().position(|item| *item == Value::bulk("path"));
+    latin1(module[at.expect("a path") + 1].bytes().unwrap())
+}
+
+/// A data type would: servers keep it when its module fails to load.
+#[test]
+fn a_load_that_fails_leaves_no_memory() {
+    let path = module_path();
+    let server = Server::builder().module(false).start();
+    let mut client = client(&server);
+    let used = |client: &mut Client| {
+        let loads = vec![vec!["MODULE", "LOAD", &path, "ttl-margin-ms", "0"]; 1000];
+        for reply in client.pipeline(&loads).unwrap() {
+            assert!(reply.error().is_some(), "{reply:?}");
+        }
+        let used: u64 = server.info_field("used_memory").unwrap().parse().unwrap();
+        used
+    };
+    // At first the server's own logs fill.
+    let before = used(&mut client);
+    let after = used(&mut client);
+    assert!(after < before + 65_536, "{before} {after}");
+}
+
 #[test]
 fn loading_fails_as_a_whole_and_can_be_tried_again() {
-    let path = {
-        let server = Server::start();
-        let reply = ok(&mut client(&server), "MODULE LIST");
-        // Newer servers have modules of their own in the list.
-        let modules = reply.items().unwrap().iter();
-        let mut modules = modules.map(|module| module.items().unwrap());
-        let module = modules
-            .find(|module| module.contains(&Value::bulk("ratelimit")))
-            .expect("it is loaded");
-        let at = module.iter().position(|item| *item == Value::bulk("path"));
-        latin1(module[at.expect("a path") + 1].bytes().unwrap())
-    };
+    let path = module_path();
     let server = Server::builder().module(false).start();
     let mut client = client(&server);
     for (args, says) in WRONG_ARGS {

@@ -1,12 +1,14 @@
 //! Rust's heap on the server's, so that `used_memory`, `maxmemory` and MEMORY see all of it.
-//! Where there is no server, as in unit tests and benches, it is the system's.
+//! Where there is no server, as in benches, it is the system's.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
-use redis_module::raw;
+use super::raw;
 
-struct ServerAlloc;
+pub struct ServerAlloc;
 
+// Unit tests count on a heap of their own, and Miri on its own.
+#[cfg(not(any(test, miri)))]
 #[global_allocator]
 static ALLOCATOR: ServerAlloc = ServerAlloc;
 

@@ -5,7 +5,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use redis_module::raw;
+use super::raw;
 use smallvec::SmallVec;
 
 use crate::args::{Args, Millis};
@@ -25,6 +25,16 @@ macro_rules! api {
     }};
 }
 pub(super) use api;
+
+/// The same for a C function of variable arguments: Miri, which knows no C, leaves it out.
+#[cfg(not(miri))]
+pub(super) use api as variadic;
+#[cfg(miri)]
+macro_rules! variadic {
+    ($name:ident($($arg:expr),* $(,)?)) => {{ $(let _ = $arg;)* }};
+}
+#[cfg(miri)]
+pub(super) use variadic;
 
 /// Names whichever of these API functions this server lacks.
 macro_rules! required {
@@ -210,7 +220,7 @@ impl Context {
 
     pub fn log(self, level: &CStr, message: &str) {
         let message = CString::new(message).unwrap_or_default();
-        api!(RedisModule_Log(
+        variadic!(RedisModule_Log(
             self.0,
             level.as_ptr(),
             c"%s".as_ptr(),
@@ -234,7 +244,7 @@ impl Context {
         else {
             return;
         };
-        api!(RedisModule_Replicate(
+        variadic!(RedisModule_Replicate(
             self.0,
             name.as_ptr().cast::<c_char>(),
             c"vbv".as_ptr(),
@@ -261,7 +271,7 @@ impl Context {
             (_, false) => (c"slbbcl", c"COST", cost, c""),
             (_, true) => (c"slbbclc", c"COST", cost, c"FORCE"),
         };
-        api!(RedisModule_Replicate(
+        variadic!(RedisModule_Replicate(
             self.0,
             name.unwrap_or_default().as_ptr(),
             format.as_ptr(),

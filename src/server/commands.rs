@@ -3,7 +3,7 @@
 use std::ffi::{CStr, CString, c_int};
 use std::sync::atomic::Ordering;
 
-use redis_module::raw;
+use super::raw;
 
 use super::api::{Context, OK, api};
 use super::{check, config, docs, help, look, multi, restore, throttle};

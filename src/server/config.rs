@@ -6,7 +6,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_longlong, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
-use redis_module::raw;
+use super::raw;
 
 use super::api::{Argv, Context, OK, api};
 use crate::args::{Args, Number, Unit};

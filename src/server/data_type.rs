@@ -4,9 +4,9 @@ use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use redis_module::raw;
+use super::raw;
 
-use super::api::{Context, OK, api};
+use super::api::{Context, OK, api, variadic};
 use super::value::Value;
 use crate::codec;
 use crate::limit::State;
@@ -95,7 +95,7 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: c_int) -> *m
         Ok(state) => Value::new(state).pointer().as_ptr(),
         Err(refusal) => {
             let message = CString::new(refusal.to_string()).unwrap_or_default();
-            api!(RedisModule_LogIOError(
+            variadic!(RedisModule_LogIOError(
                 io,
                 c"warning".as_ptr(),
                 c"%s".as_ptr(),
@@ -114,7 +114,7 @@ unsafe extern "C" fn aof_rewrite(
     // SAFETY: the server gives a key's value.
     let bytes = unsafe { encoded(value) };
     let version = i64::from(codec::VERSION);
-    api!(RedisModule_EmitAOF(
+    variadic!(RedisModule_EmitAOF(
         io,
         c"RL.RESTORE".as_ptr(),
         c"slb".as_ptr(),

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr;
 
-use redis_module::raw;
+use super::raw;
 
 use super::api::{Context, OK, api};
 use super::commands::{Command, Keys};
@@ -85,10 +85,11 @@ struct Texts {
 
 impl Texts {
     fn keep(&mut self, text: &str) -> *const c_char {
-        let string = CString::new(text).unwrap_or_default();
-        let start = string.as_ptr();
-        self.strings.push(string);
-        start
+        // Pointed to where it stays: a string that moves is no longer what was pointed to.
+        self.strings.push(CString::new(text).unwrap_or_default());
+        self.strings
+            .last()
+            .map_or(ptr::null(), |string| string.as_ptr())
     }
 
     fn keep_list(

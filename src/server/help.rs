@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use redis_module::raw;
+use super::raw;
 
 use super::api::{Argv, Context, OK};
 use super::denials;

@@ -59,7 +59,8 @@ impl<'a, L: Limiter> Slot<'a, L> {
             Some(Found::Narrow(words, mut state)) => {
                 state.charge(charge);
                 match state.pack() {
-                    Some(packed) => *words = packed,
+                    // SAFETY: the key's words, which nobody else has while it is open.
+                    Some(packed) => unsafe { words.write(packed) },
                     None => put(self.handle, state.into(), true),
                 }
             }

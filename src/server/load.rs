@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use redis_module::raw;
+use super::raw;
 
 use super::api::{self, Argv, Context, ERR, OK, api};
 use super::{commands, config, data_type, stats};
@@ -37,6 +37,19 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
     if registered != OK {
         return ERR;
     }
+    // SAFETY: the caller's promise.
+    unsafe { begin(ctx, argv, argc) }
+}
+
+/// The entry, once the server's functions are known.
+///
+/// # Safety
+/// As for [`RedisModule_OnLoad`].
+pub(super) unsafe extern "C" fn begin(
+    ctx: *mut raw::RedisModuleCtx,
+    argv: *mut *mut raw::RedisModuleString,
+    argc: c_int,
+) -> c_int {
     let context = Context(ctx);
     // SAFETY: the server hands over its arguments for the time of the call.
     let argv = unsafe { Argv::new(argv, argc) };

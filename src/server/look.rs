@@ -3,7 +3,7 @@
 
 use std::ffi::c_int;
 
-use redis_module::raw;
+use super::raw;
 
 use super::api::{Argv, Context, Handle, OK};
 use super::check::{count, millis, retry_after};

@@ -20,6 +20,7 @@
 //! | `docs` | COMMAND DOCS from the argument rows |
 //! | `api` | the server's C functions, typed |
 //! | `alloc` | Rust's heap on the server's |
+//! | `fake`, `tests` | a server in memory, and what the shims do on it |
 
 mod alloc;
 mod api;
@@ -31,6 +32,14 @@ mod data_type;
 mod denials;
 mod docs;
 mod failure;
+#[cfg(test)]
+#[allow(
+    non_snake_case,
+    non_upper_case_globals,
+    clippy::unused_self,
+    reason = "it looks like C; and who holds a `Fake` is alone"
+)]
+mod fake;
 mod help;
 mod keyspace;
 mod load;
@@ -38,5 +47,12 @@ mod look;
 mod multi;
 mod restore;
 mod stats;
+#[cfg(test)]
+mod tests;
 mod throttle;
 mod value;
+
+#[cfg(all(test, miri))]
+use fake as raw;
+#[cfg(not(all(test, miri)))]
+use redis_module::raw;

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use redis_module::raw;
+use super::raw;
 use smallvec::SmallVec;
 
 use super::api::{self, Argv, Context, Handle, OK, Text};

@@ -7,7 +7,7 @@ use std::ffi::{CString, c_int};
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use redis_module::raw;
+use super::raw;
 
 use super::api::{Context, OK, api};
 use crate::limit::{Algorithm, Call, Decision, Mode};

@@ -6,7 +6,7 @@
 
 use std::ffi::c_int;
 
-use redis_module::raw;
+use super::raw;
 
 use super::api::{Argv, Context};
 use super::check::{count, judge, retry_after};

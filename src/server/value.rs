@@ -34,7 +34,8 @@ pub enum Place<'a> {
 
 /// The state of one algorithm, as found in a key.
 pub enum Found<'a, L> {
-    Narrow(&'a mut Words, L),
+    /// A pointer, since a charge that no longer fits frees the words while it has this.
+    Narrow(NonNull<Words>, L),
     Boxed(&'a mut L),
 }
 
@@ -106,8 +107,10 @@ impl Value {
     pub unsafe fn find<'a, L: Limiter>(self) -> Result<Found<'a, L>, Algorithm> {
         if self.tag() == L::ALGORITHM as usize {
             // SAFETY: by its tag the block was made by `new` from words of this algorithm.
-            let words = unsafe { &mut *self.block().cast::<Words>() };
-            let state = L::unpack(words);
+            let (words, state) = unsafe {
+                let words = NonNull::new_unchecked(self.block().cast::<Words>());
+                (words, L::unpack(words.as_ref()))
+            };
             return Ok(Found::Narrow(words, state));
         }
         // SAFETY: the caller's promise.

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use super::Server;
 use super::live::{ok, wait_until};
-use super::resp::{Client, Protocol, Value, latin1};
+use super::resp::{Client, Protocol, Value, latin1, patience};
 
 pub const SLOTS: u16 = 16384;
 
@@ -24,7 +24,7 @@ pub const SLOTS: u16 = 16384;
 const NODE_TIMEOUT_MS: u64 = 5000;
 
 /// A call is led around for this long before it is given up.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE_S: u64 = 30;
 
 pub struct Node {
     pub server: Server,
@@ -339,7 +339,8 @@ impl Router {
             match self.try_call(args) {
                 Ok(reply) => return reply,
                 Err(e)
-                    if begin.elapsed() < PATIENCE && e.kind() == ErrorKind::ConnectionRefused => {}
+                    if begin.elapsed() < patience(PATIENCE_S)
+                        && e.kind() == ErrorKind::ConnectionRefused => {}
                 Err(e) => panic!("{args:?}: {e}"),
             }
         }
@@ -388,7 +389,7 @@ impl Router {
                 }
                 Some(next) => way = next,
             }
-            if begin.elapsed() > PATIENCE {
+            if begin.elapsed() > patience(PATIENCE_S) {
                 return Err(io::Error::other(format!("{args:?}: still {text}")));
             }
         }

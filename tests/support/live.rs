@@ -6,7 +6,7 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::resp::{Client, Protocol, Value, latin1};
+use super::resp::{Client, Protocol, Value, latin1, patience};
 use super::{Server, Shutdown};
 
 /// The commands of the five algorithms.
@@ -22,7 +22,7 @@ pub const COMMANDS: [&str; 5] = [
 pub const MARGIN_MS: i64 = 1000;
 
 /// A busy machine stays below this.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE_S: u64 = 60;
 
 pub fn has_burst(command: &str) -> bool {
     ["RL.TOKEN", "RL.GCRA"].contains(&command)
@@ -33,8 +33,9 @@ pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !done() {
         assert!(
-            begin.elapsed() < PATIENCE,
-            "{what}: still not after {PATIENCE:?}"
+            begin.elapsed() < patience(PATIENCE_S),
+            "{what}: still not after {:?}",
+            patience(PATIENCE_S)
         );
         sleep(Duration::from_millis(5));
     }

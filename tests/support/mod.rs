@@ -18,9 +18,9 @@ pub mod resp;
 mod server;
 pub mod vectors;
 
+pub use process::find_module;
 #[cfg(feature = "containers")]
 use redis_rl_containers as process;
-pub use process::find_module;
 pub use server::{Builder, Server, Shutdown, signal};
 
 use std::io::Write;

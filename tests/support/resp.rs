@@ -12,8 +12,17 @@ use std::time::Duration;
 /// Commands in flight at once: small enough for any socket buffer, so neither side waits for the other.
 const BATCH: usize = 200;
 
+/// How long to wait for what should take less than so many seconds, on a server that may be `RL_SLOW` times as slow as a
+/// usual one.
+pub fn patience(seconds: u64) -> Duration {
+    let slow = std::env::var("RL_SLOW").map_or(1, |text| text.parse().expect("a number"));
+    Duration::from_secs(seconds * slow)
+}
+
 /// Longer than any call should take; a test that hangs says nothing.
-const TIMEOUT: Duration = Duration::from_secs(30);
+fn timeout() -> Duration {
+    patience(30)
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
@@ -156,8 +165,8 @@ impl Client {
     pub fn connect(addr: impl ToSocketAddrs, protocol: Protocol) -> io::Result<Client> {
         let stream = TcpStream::connect(addr)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(TIMEOUT))?;
-        stream.set_write_timeout(Some(TIMEOUT))?;
+        stream.set_read_timeout(Some(timeout()))?;
+        stream.set_write_timeout(Some(timeout()))?;
         let mut client = Client {
             stream: BufReader::new(stream),
             pushes: VecDeque::new(),
@@ -218,7 +227,7 @@ impl Client {
             .get_ref()
             .set_read_timeout(Some(patience.max(Duration::from_millis(1))))?;
         let waited = self.stream.fill_buf().map(<[u8]>::is_empty);
-        self.stream.get_ref().set_read_timeout(Some(TIMEOUT))?;
+        self.stream.get_ref().set_read_timeout(Some(timeout()))?;
         match waited {
             Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => Ok(None),
             Err(e) => Err(e),

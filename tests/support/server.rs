@@ -19,10 +19,10 @@ use std::{env, thread};
 
 use super::note;
 use super::process::{Child, find_module, find_server, spawn};
-use super::resp::{Client, Protocol};
+use super::resp::{Client, Protocol, patience};
 
-/// A busy machine under valgrind or a large AOF to load stays below this.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// A busy machine or a large AOF to load stays below this.
+const PATIENCE_S: u64 = 60;
 
 /// How often a new port is tried when another process takes the one just found free.
 const PORT_TRIES: usize = 20;
@@ -289,7 +289,7 @@ impl Server {
         while let Err(why) = self.launch() {
             // The port may still be held by an outgoing connection of somebody else for a moment.
             assert!(
-                why.contains("in use") && begin.elapsed() < PATIENCE,
+                why.contains("in use") && begin.elapsed() < patience(PATIENCE_S),
                 "{why}"
             );
             sleep(Duration::from_millis(50));
@@ -340,7 +340,7 @@ impl Server {
                 return;
             }
             assert!(
-                begin.elapsed() < PATIENCE,
+                begin.elapsed() < patience(PATIENCE_S),
                 "the replica is at {applied}, not at {target}\n{}",
                 replica.log_tail()
             );
@@ -404,12 +404,13 @@ impl Server {
                 self.child = Some(child);
                 return Ok(());
             }
-            if begin.elapsed() > PATIENCE {
+            if begin.elapsed() > patience(PATIENCE_S) {
                 // A child that is gone already needs no killing.
                 let _ = child.kill();
                 let _ = child.wait();
                 return Err(format!(
-                    "no answer after {PATIENCE:?}:\n{}",
+                    "no answer after {:?}:\n{}",
+                    patience(PATIENCE_S),
                     self.log_tail()
                 ));
             }
@@ -461,7 +462,7 @@ fn end_gently(child: &mut Child) {
     let pid = child.id().to_string();
     let _ = Command::new("kill").arg(pid).status();
     let begin = Instant::now();
-    while matches!(child.try_wait(), Ok(None)) && begin.elapsed() < PATIENCE / 2 {
+    while matches!(child.try_wait(), Ok(None)) && begin.elapsed() < patience(PATIENCE_S / 2) {
         sleep(Duration::from_millis(20));
     }
 }
