@@ -451,9 +451,8 @@ impl Drop for Scratch {
 
 /// Why the line is not run, neither here nor elsewhere.
 fn not_run(line: &Line, way: Way, server: &Server) -> Option<String> {
-    match way {
-        Not(why) => return Some(why.to_owned()),
-        _ => {}
+    if let Not(why) = way {
+        return Some(why.to_owned());
     }
     for name in ["PEER_MODULES", "OTHER_SERVERS"] {
         if line.code.starts_with(name) && env::var_os(name).is_none() {
