@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::raw;
 
-use super::api::{Context, OK, api};
+use super::api::{Argv, Context, OK, api};
 use super::{check, config, docs, help, look, multi, restore, throttle};
 use crate::args::{self, Row};
 use crate::limit::{Fixed, Gcra, Limiter, SlidingCounter, SlidingLog, Token};
@@ -15,6 +15,21 @@ pub type Handler = unsafe extern "C" fn(
     *mut *mut raw::RedisModuleString,
     c_int,
 ) -> c_int;
+
+/// The server's entry to a function of ours.
+macro_rules! entry {
+    ($serve:path) => {{
+        unsafe extern "C" fn entry(
+            ctx: *mut raw::RedisModuleCtx,
+            argv: *mut *mut raw::RedisModuleString,
+            argc: c_int,
+        ) -> c_int {
+            // SAFETY: the server hands over its arguments for the time of the call.
+            $serve(Context(ctx), unsafe { Argv::new(argv, argc) })
+        }
+        entry
+    }};
+}
 
 /// What the server is told of a command.
 pub struct Command {
@@ -59,7 +74,7 @@ fn own() -> Vec<Command> {
         check_command::<Gcra>("Limits by the generic cell rate algorithm", "O(1)"),
         Command {
             name: "RL.MULTI".to_owned(),
-            handler: multi::command,
+            handler: entry!(multi::command),
             // Where keys are counted, a cluster node asks the command for them, and no key spec.
             flags: c"write fast deny-oom getkeys-api",
             summary: "Charges several limiters, all or none",
@@ -70,7 +85,7 @@ fn own() -> Vec<Command> {
         },
         Command {
             name: "RL.INSPECT".to_owned(),
-            handler: look::inspect_command,
+            handler: entry!(look::inspect_command),
             flags: c"readonly fast",
             summary: "Tells what a limiter knows of itself",
             complexity: "O(1); O(log N) for a log of N entries",
@@ -80,7 +95,7 @@ fn own() -> Vec<Command> {
         },
         Command {
             name: "RL.REFUND".to_owned(),
-            handler: look::refund_command,
+            handler: entry!(look::refund_command),
             flags: c"write fast",
             summary: "Gives units back to a limiter, the newest first",
             complexity: "O(1); O(log N) for a log of N entries, and what is freed",
@@ -90,7 +105,7 @@ fn own() -> Vec<Command> {
         },
         Command {
             name: "RL.TOP".to_owned(),
-            handler: help::top_command,
+            handler: entry!(help::top_command),
             flags: c"readonly admin",
             summary: "Names the keys of this database that were denied most lately",
             complexity: "O(1)",
@@ -109,7 +124,7 @@ fn own() -> Vec<Command> {
         },
         Command {
             name: "RL.HELP".to_owned(),
-            handler: help::help_command,
+            handler: entry!(help::help_command),
             flags: c"fast allow-stale",
             summary: "Lists the commands of this module",
             complexity: "O(1)",
@@ -119,7 +134,7 @@ fn own() -> Vec<Command> {
         },
         Command {
             name: "RL.RESTORE".to_owned(),
-            handler: restore::command,
+            handler: entry!(restore::command),
             flags: c"write deny-oom admin",
             summary: "Internal: makes a limiter from its encoding, as an AOF rewrite writes it",
             complexity: "O(N) with N bytes",
@@ -129,7 +144,7 @@ fn own() -> Vec<Command> {
         },
         throttle_command(
             "RL.THROTTLE",
-            throttle::rl_throttle,
+            entry!(throttle::rl_throttle),
             "Limits by GCRA with the arguments and reply of CL.THROTTLE",
             vec![
                 Row::Block(
@@ -150,7 +165,7 @@ fn borrowed() -> Vec<Command> {
     vec![
         throttle_command(
             "CL.THROTTLE",
-            throttle::cl_throttle,
+            entry!(throttle::cl_throttle),
             "Limits by GCRA with the arguments and reply of redis-cell",
             vec![Row::Number(&args::QUANTITY).optional()],
         ),
@@ -164,7 +179,7 @@ fn borrowed() -> Vec<Command> {
             ],
             ..throttle_command(
                 "GCRA",
-                throttle::gcra,
+                entry!(throttle::gcra),
                 "Limits by GCRA, times in seconds",
                 Vec::new(),
             )

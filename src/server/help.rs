@@ -2,21 +2,12 @@
 
 use std::ffi::c_int;
 
-use super::raw;
-
 use super::api::{Argv, Context, OK};
 use super::denials;
 use super::failure::Failure;
 use crate::args::{self, Top};
 
-pub unsafe extern "C" fn top_command(
-    ctx: *mut raw::RedisModuleCtx,
-    argv: *mut *mut raw::RedisModuleString,
-    argc: c_int,
-) -> c_int {
-    let context = Context(ctx);
-    // SAFETY: the server hands over its arguments for the time of the call.
-    let argv = unsafe { Argv::new(argv, argc) };
+pub fn top_command(context: Context, argv: Argv<'_>) -> c_int {
     match args::parse_top(&argv.from(1)) {
         Err(error) => Failure::from(error).reply(context),
         Ok(Top::Reset) => {
@@ -36,13 +27,8 @@ pub unsafe extern "C" fn top_command(
     }
 }
 
-pub unsafe extern "C" fn help_command(
-    ctx: *mut raw::RedisModuleCtx,
-    _argv: *mut *mut raw::RedisModuleString,
-    argc: c_int,
-) -> c_int {
-    let context = Context(ctx);
-    if argc != 1 {
+pub fn help_command(context: Context, argv: Argv<'_>) -> c_int {
+    if argv.all().len() != 1 {
         return context.reply_wrong_arity();
     }
     context.reply_array(HELP.len());

@@ -3,8 +3,6 @@
 
 use std::ffi::c_int;
 
-use super::raw;
-
 use super::api::{Argv, Context, Handle, OK};
 use super::check::{count, millis, retry_after};
 use super::clock::Time;
@@ -13,14 +11,7 @@ use super::keyspace;
 use crate::args::{self, Args, Millis};
 use crate::limit::{Inspection, Refunded};
 
-pub unsafe extern "C" fn inspect_command(
-    ctx: *mut raw::RedisModuleCtx,
-    argv: *mut *mut raw::RedisModuleString,
-    argc: c_int,
-) -> c_int {
-    let context = Context(ctx);
-    // SAFETY: the server hands over its arguments for the time of the call.
-    let argv = unsafe { Argv::new(argv, argc) };
+pub fn inspect_command(context: Context, argv: Argv<'_>) -> c_int {
     match inspect(context, argv) {
         Ok(Some(inspection)) => reply(context, &inspection),
         Ok(None) => context.reply_null(),
@@ -62,14 +53,7 @@ fn reply(context: Context, inspection: &Inspection) -> c_int {
     OK
 }
 
-pub unsafe extern "C" fn refund_command(
-    ctx: *mut raw::RedisModuleCtx,
-    argv: *mut *mut raw::RedisModuleString,
-    argc: c_int,
-) -> c_int {
-    let context = Context(ctx);
-    // SAFETY: the server hands over its arguments for the time of the call.
-    let argv = unsafe { Argv::new(argv, argc) };
+pub fn refund_command(context: Context, argv: Argv<'_>) -> c_int {
     match refund(context, argv) {
         Ok(Some(remaining)) => {
             context.reply_integer(count(remaining));

@@ -2,7 +2,6 @@
 
 use std::ffi::c_int;
 
-use super::raw;
 use smallvec::SmallVec;
 
 use super::api::{self, Argv, Context, Handle, OK, Text};
@@ -15,14 +14,7 @@ use super::{commands, stats};
 use crate::args::{self, Clause};
 use crate::limit::{Call, Decision, ForAlgorithm, Limiter, Mode};
 
-pub unsafe extern "C" fn command(
-    ctx: *mut raw::RedisModuleCtx,
-    argv: *mut *mut raw::RedisModuleString,
-    argc: c_int,
-) -> c_int {
-    let context = Context(ctx);
-    // SAFETY: the server hands over its arguments for the time of the call.
-    let argv = unsafe { Argv::new(argv, argc) };
+pub fn command(context: Context, argv: Argv<'_>) -> c_int {
     if context.is_keys_request() {
         for index in args::multi_keys(&argv.from(1)) {
             // The command's name comes before all.

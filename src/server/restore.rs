@@ -3,22 +3,13 @@
 
 use std::ffi::c_int;
 
-use super::raw;
-
 use super::api::{Argv, Context, Handle};
 use super::failure::Failure;
 use super::keyspace;
 use crate::args::{self, Args};
 use crate::codec;
 
-pub unsafe extern "C" fn command(
-    ctx: *mut raw::RedisModuleCtx,
-    argv: *mut *mut raw::RedisModuleString,
-    argc: c_int,
-) -> c_int {
-    let context = Context(ctx);
-    // SAFETY: the server hands over its arguments for the time of the call.
-    let argv = unsafe { Argv::new(argv, argc) };
+pub fn command(context: Context, argv: Argv<'_>) -> c_int {
     match restore(context, argv) {
         Ok(()) => context.reply_ok(),
         Err(failure) => failure.reply(context),

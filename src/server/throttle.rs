@@ -6,8 +6,6 @@
 
 use std::ffi::c_int;
 
-use super::raw;
-
 use super::api::{Argv, Context};
 use super::check::{count, judge, retry_after};
 use super::clock::Time;
@@ -19,27 +17,19 @@ use crate::limit::{Algorithm, Call, Gcra, Mode, Retry, Verdict};
 /// How a name's arguments are read.
 type Parse = fn(&Argv<'_>) -> Result<Throttle, args::Error>;
 
-macro_rules! names {
-    ($($(#[$doc:meta])* $name:ident = $parse:expr;)*) => {$(
-        $(#[$doc])*
-        pub unsafe extern "C" fn $name(
-            ctx: *mut raw::RedisModuleCtx,
-            argv: *mut *mut raw::RedisModuleString,
-            argc: c_int,
-        ) -> c_int {
-            // SAFETY: the server hands over its arguments for the time of the call.
-            serve(Context(ctx), unsafe { Argv::new(argv, argc) }, $parse)
-        }
-    )*};
+/// `CL.THROTTLE key max_burst count period [quantity]`
+pub fn cl_throttle(context: Context, argv: Argv<'_>) -> c_int {
+    serve(context, argv, |args| args::parse_throttle(args, false))
 }
 
-names! {
-    /// `CL.THROTTLE key max_burst count period [quantity]`
-    cl_throttle = |args| args::parse_throttle(args, false);
-    /// `RL.THROTTLE key max_burst count period [quantity [now]]`
-    rl_throttle = |args| args::parse_throttle(args, true);
-    /// `GCRA key max_burst tokens_per_period period [TOKENS n]`
-    gcra = |args| args::parse_gcra(args);
+/// `RL.THROTTLE key max_burst count period [quantity [now]]`
+pub fn rl_throttle(context: Context, argv: Argv<'_>) -> c_int {
+    serve(context, argv, |args| args::parse_throttle(args, true))
+}
+
+/// `GCRA key max_burst tokens_per_period period [TOKENS n]`
+pub fn gcra(context: Context, argv: Argv<'_>) -> c_int {
+    serve(context, argv, |args| args::parse_gcra(args))
 }
 
 fn serve(context: Context, argv: Argv<'_>, parse: Parse) -> c_int {
