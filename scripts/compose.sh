@@ -28,7 +28,7 @@ stack() { "${compose[@]}" -f compose.yaml -f "$override" "$@"; }
 end() {
   local code=$?
   [ $code -eq 0 ] || stack logs --tail 20
-  stack down -v >/dev/null 2>&1
+  stack down -v --rmi all >/dev/null 2>&1
   rm -f "$override"
   exit $code
 }
@@ -52,7 +52,7 @@ ping() {
   address=$(stack port "$1" 6379)
   exec 3<>"/dev/tcp/${address/://}"
   printf 'PING\r\n' >&3
-  read -r answer <&3
+  read -t 5 -r answer <&3
   exec 3>&-
   echo "${address%:*} ${answer%$'\r'}"
 }

@@ -12,7 +12,8 @@
 # Ends with 77 where the engine runs no container at all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-DOCKER=${DOCKER:-docker}
+# A path: docker() below would call itself.
+DOCKER=$(command -v "${DOCKER:-docker}")
 
 build() { echo "--- image $1"; "$DOCKER" build --network host -t "$@" .; }
 
@@ -46,7 +47,7 @@ if [ -z "${RL_IMAGE:-}" ]; then
   esac
 fi
 
-echo "NOT RUN: in containers, tests of other programs and modules (compat, metrics, mixed, next_version, readme)," \
+echo "NOT RUN: in containers, tests of other programs and modules (compat, metrics, mixed, next_version, readme, shell)," \
   "of cut networks (netsplit) and a full disk (one of faults); cluster, endurance, lua and parity for their length"
 for image in $RL_IMAGE; do
   # The image's own promise, before any test: it gets healthy, and with a password, too.
@@ -67,11 +68,18 @@ for image in $RL_IMAGE; do
     cargo test -p redis-rl-containers -- --test-threads 3 --skip faults::a_full_disk ${RL_TESTS:-}
 done
 
-# Docker's lines of OPERATIONS.md as they stand there, with this run's base, on a free port, and in the background.
+# Docker's lines of OPERATIONS.md with this run's base, on a free port, in the background, and with an image and a volume
+# that are no user's.
 docker() {
-  case $1 in
-    build) "$DOCKER" build --network host ${TARGET:+--target "$TARGET"} --build-arg KIND --build-arg SERVER_IMAGE "${@:2}" ;;
-    run) container=$("$DOCKER" run -d "${@/%:6379:6379/::6379}") ;;
+  local verb=$1
+  shift
+  set -- "${@/#redis-rl/redis-rl:test-shown}"
+  case $verb in
+    build) "$DOCKER" build --network host ${TARGET:+--target "$TARGET"} --build-arg KIND --build-arg SERVER_IMAGE "$@" ;;
+    run)
+      set -- "${@/#limits:/}"
+      container=$("$DOCKER" run -d "${@/%:6379:6379/::6379}")
+      ;;
     compose) scripts/compose.sh ;;
   esac
 }
@@ -82,10 +90,10 @@ shown() {
     echo "--- $line"
     eval "$line"
   done
-  local answer
-  until answer=$("$DOCKER" exec "$container" "$KIND-cli" RL.GCRA user:1 10 1000 0 2>&1 | paste -sd ' '); [ "$answer" = "1 10 9 0 100" ]; do
-    "$DOCKER" exec "$container" true || { "$DOCKER" logs "$container"; return 1; }
-    sleep 0.2
+  local answer last=$((SECONDS + 60))
+  until answer=$("$DOCKER" exec "$container" "$KIND-cli" RL.GCRA user:$SECONDS 10 1000 0 2>&1 | paste -sd ' '); [ "$answer" = "1 10 9 0 100" ]; do
+    [ $SECONDS -lt $last ] || { echo "RL.GCRA: $answer"; "$DOCKER" logs "$container"; return 1; }
+    sleep 1
   done
   [ "$("$DOCKER" exec "$container" "$KIND-cli" CONFIG GET maxmemory | tail -n 1)" = 268435456 ]
   "$DOCKER" rm -fv "$container" >/dev/null

@@ -10,6 +10,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Instant;
 
 use pure::{Key, policy};
 use rand::rngs::SmallRng;
@@ -17,7 +18,7 @@ use rand::{RngExt, SeedableRng};
 use redis_rl::limit::{Algorithm, Call, Mode};
 use support::cluster::{Cluster, Router, Ways, slot_of};
 use support::live::{COMMANDS, dump, error, five, int, long_log, ok, rl, run, wait_until};
-use support::resp::{Client, Value, latin1};
+use support::resp::{Client, Value, latin1, patience};
 use support::{note, number};
 
 /// Keys outlive what they hold by far, so that none expires on the server's clock while `now` is the test's own.
@@ -635,7 +636,9 @@ fn calls_that_follow_a_slot_are_not_judged_again() {
         "RL.MULTI 2 {m}b {m}c 1700000000000 GCRA 1000000 31557600000 BURST 2000000 TOKEN 1000000 31557600000 FORCE",
     ];
     let [mut singles, mut severals] = [0, 0];
+    let begin = Instant::now();
     loop {
+        assert!(begin.elapsed() < patience(60), "the slot does not move");
         if run(&mut here, single).error().is_some() {
             break;
         }

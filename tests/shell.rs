@@ -324,6 +324,8 @@ impl Scratch {
     fn new(file: &str, server: &Server) -> Scratch {
         let name = format!("shell-{}-{}", std::process::id(), file.replace('/', "-"));
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        // Of a process of the same number, if that was killed.
+        let _ = fs::remove_dir_all(&folder);
         fs::create_dir(&folder).expect("a folder");
         for entry in fs::read_dir(root()).expect("the repository") {
             let name = entry.expect("the repository").file_name();
@@ -394,7 +396,7 @@ impl Scratch {
             command.env_remove(name);
         }
         let status = command
-            .args([patience_s, "sh"])
+            .args(["-k", "60", patience_s, "sh"])
             .arg(file)
             .current_dir(&self.0)
             .env(
@@ -441,11 +443,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            note(&format!("kept: {}", self.0.display()));
-        } else {
-            let _ = fs::remove_dir_all(&self.0);
-        }
+        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -473,6 +471,10 @@ fn run(file: &str, text: &str, long: bool) -> (usize, Vec<String>) {
     let (mut ran, mut failures) = (0, Vec::new());
     let mut scratch = None;
     for block in commands(text) {
+        let other = |line: &Line| line.way().is_some_and(|way| (way == Long) != long);
+        if block.iter().all(other) {
+            continue;
+        }
         let has = |text: &str| block.iter().any(|line| line.code.contains(text));
         let server = Server::builder().module(!has("MODULE LOAD")).start();
         let replica = has("-h replica").then(Server::start);

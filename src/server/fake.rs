@@ -75,19 +75,33 @@ fn if_module(note: impl FnOnce(&mut BTreeMap<usize, Layout>)) {
     }
 }
 
+/// An allocator must not panic.
+fn or_abort(holds: bool, what: &str) {
+    if !holds {
+        eprintln!("{what}");
+        std::process::abort();
+    }
+}
+
 // SAFETY: the system's allocator, unchanged.
 unsafe impl GlobalAlloc for Noting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's contract.
         let block = unsafe { System.alloc(layout) };
-        if_module(|blocks| assert_eq!(blocks.insert(block.addr(), layout), None));
+        if_module(|blocks| {
+            let before = blocks.insert(block.addr(), layout);
+            or_abort(before.is_none(), "a block is given twice");
+        });
         block
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         if_module(|blocks| {
             if let Some(made) = blocks.remove(&block.addr()) {
-                assert_eq!(made, layout, "a block is freed as another than it was made");
+                or_abort(
+                    made == layout,
+                    "a block is freed as another than it was made",
+                );
             }
         });
         // SAFETY: the caller's contract.
