@@ -12,14 +12,12 @@ mod support;
 
 use std::env;
 use std::fs::{self, File};
-use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
 
 use support::pages::{Block, blocks, name, pages, read, root};
-use support::{Server, find_module, note};
+use support::{Server, find_module, note, quiet_port};
 
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
@@ -256,7 +254,7 @@ impl Line {
             _ => format!("{{ {}\n}}", self.code),
         };
         let (port, serves) = match way {
-            Serve => (format!("PORT={}", port()), "serves $!"),
+            Serve => (format!("PORT={}", quiet_port()), "serves $!"),
             _ => (String::new(), ":"),
         };
         let text = format!(
@@ -282,18 +280,6 @@ impl Line {
         Some(format!(
             "the page says\n{expected}\nbut it prints\n{printed}"
         ))
-    }
-}
-
-/// Below the ports that outgoing connections take, so that none is in the way of a server that is about to start.
-fn port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let first = u16::try_from(std::process::id() % 1_000).unwrap() * 20;
-    loop {
-        let port = 10_000 + (first + NEXT.fetch_add(1, Ordering::Relaxed)) % 20_000;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
     }
 }
 

@@ -259,7 +259,8 @@ impl Context {
 
     /// Sends a charge on as a call of its algorithm's own command.
     pub fn replicate_charge(self, algorithm: Algorithm, key: Text, call: &Call) {
-        let name = CString::new(format!("RL.{}", algorithm.name().to_uppercase()));
+        let name =
+            CString::new(format!("RL.{}", algorithm.name().to_uppercase())).unwrap_or_default();
         let window = Millis(call.policy.window_us()).text();
         let now = Millis(call.now_us).text();
         let number = |units: u64| c_longlong::try_from(units).unwrap_or(c_longlong::MAX);
@@ -273,7 +274,7 @@ impl Context {
         };
         variadic!(RedisModule_Replicate(
             self.0,
-            name.unwrap_or_default().as_ptr(),
+            name.as_ptr(),
             format.as_ptr(),
             key.0,
             number(call.policy.limit()),

@@ -21,7 +21,7 @@ pub mod vectors;
 pub use process::find_module;
 #[cfg(feature = "containers")]
 use redis_rl_containers as process;
-pub use server::{Builder, Server, Shutdown, signal};
+pub use server::{Builder, Server, Shutdown, quiet_port, signal};
 
 use std::io::Write;
 use std::path::Path;

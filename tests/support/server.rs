@@ -487,6 +487,20 @@ fn free_port() -> u16 {
         .port()
 }
 
+/// The same for a program that cannot be told to try again: below the ports that outgoing connections and
+/// [`free_port`] take.
+pub fn quiet_port() -> u16 {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let first = std::process::id() as usize % 1_000 * 20;
+    loop {
+        let port = 10_000 + (first + NEXT.fetch_add(1, Ordering::Relaxed)) % 20_000;
+        let port = u16::try_from(port).expect("below 30,000");
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
 fn new_dir() -> PathBuf {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let since_epoch = SystemTime::now()

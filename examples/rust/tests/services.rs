@@ -8,7 +8,7 @@ mod support;
 
 use std::collections::HashMap;
 use std::env;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::thread::sleep;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use reqwest::{Client, Response};
 use support::live::{ok, wait_until};
 use support::resp::Protocol;
-use support::{Server, note, pages};
+use support::{Server, note, pages, quiet_port};
 
 /// Longer than anything should take.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -93,10 +93,7 @@ impl Service {
         timeout_ms: &str,
         settings: &[(&str, &str)],
     ) -> Service {
-        let port = TcpListener::bind(("127.0.0.1", 0))
-            .and_then(|free| free.local_addr())
-            .unwrap()
-            .port();
+        let port = quiet_port();
         let child = command
             .env("PORT", port.to_string())
             .env("REDIS_URL", server.url())
