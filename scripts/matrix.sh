@@ -7,6 +7,7 @@
 #   MATRIX          the servers, as kind:suite of Debian or redis:pypi (scripts/server.sh); default below. The server on
 #                   PATH (or $REDIS_SERVER) comes first
 #   MATRIX_HERE     tested: the server on PATH was tested by `make test` already, and only has its part in the pairs
+#   MATRIX_SKIP     test files that are left out, as a pattern: shell|readme
 #   MATRIX_STRICT   1: a server that cannot be had fails the run; else it is listed, and the run goes on
 #
 # The servers are unpacked under target/servers by scripts/server.sh and kept for the next run; remove that folder to
@@ -34,7 +35,7 @@ version_of() {
 # Every file that starts a server itself, or a cluster; the support files are none, and two versions are tested below.
 files() {
   if [ $# -gt 0 ]; then printf '%s\n' "$@"; else
-    grep -lE '(Server|Cluster)::(start|builder|with_timeout)\(' tests/*.rs | sed -E 's,tests/(.*)\.rs,\1,' | grep -vx mixed
+    grep -lE '(Server|Cluster)::(start|builder|with_timeout)\(' tests/*.rs | sed -E 's,tests/(.*)\.rs,\1,' | grep -vxE "mixed|${MATRIX_SKIP:-mixed}"
   fi
 }
 mapfile -t tests < <(files "$@")
