@@ -12,8 +12,8 @@ if ! cargo +nightly miri --version 2>/dev/null &&
   echo 'NOT RUN: Miri, since no nightly toolchain can be had here' >&2
   exit 77
 fi
-export CARGO_TARGET_DIR=target/miri RL_STEPS=${RL_STEPS:-500}
+export CARGO_TARGET_DIR=target/miri RL_STEPS=${RL_STEPS:-60}
 # The random seeds of hash tables and tests come from the system.
-export MIRIFLAGS="${MIRIFLAGS:-} -Zmiri-disable-isolation"
+export MIRIFLAGS="${MIRIFLAGS:-} -Zmiri-disable-isolation -Zmiri-strict-provenance"
 [ $# -gt 0 ] || set -- --lib --test core
 cargo +nightly miri test "$@"

@@ -211,20 +211,20 @@ static BUCKET_OPTIONS: &[&Opt] = &[&OPT_BURST, &OPT_COST, &OPT_PEEK, &OPT_FORCE,
 /// The options that an algorithm's command takes.
 #[must_use]
 pub const fn options(algorithm: Algorithm) -> &'static [&'static Opt] {
-    match algorithm {
-        Algorithm::Token | Algorithm::Gcra => BUCKET_OPTIONS,
-        Algorithm::Fixed | Algorithm::SlidingLog | Algorithm::SlidingCounter => WINDOW_OPTIONS,
+    if algorithm.has_burst() {
+        BUCKET_OPTIONS
+    } else {
+        WINDOW_OPTIONS
     }
 }
 
 /// The options that an algorithm's clause of `RL.MULTI` takes.
 #[must_use]
 pub const fn clause_options(algorithm: Algorithm) -> &'static [&'static Opt] {
-    match algorithm {
-        Algorithm::Token | Algorithm::Gcra => BUCKET_CLAUSE_OPTIONS,
-        Algorithm::Fixed | Algorithm::SlidingLog | Algorithm::SlidingCounter => {
-            WINDOW_CLAUSE_OPTIONS
-        }
+    if algorithm.has_burst() {
+        BUCKET_CLAUSE_OPTIONS
+    } else {
+        WINDOW_CLAUSE_OPTIONS
     }
 }
 

@@ -122,9 +122,10 @@ fn read_state(bytes: &mut &[u8]) -> Option<State> {
     let algorithm = Algorithm::from_number(number)?;
     let limit = varint::read(bytes)?;
     let window_us = varint::read(bytes)?;
-    let burst = match algorithm {
-        Algorithm::Token | Algorithm::Gcra => varint::read(bytes)?,
-        _ => limit,
+    let burst = if algorithm.has_burst() {
+        varint::read(bytes)?
+    } else {
+        limit
     };
     let policy = Policy::new(limit, window_us, burst)?;
     let updated_us = in_range(varint::read(bytes)?, 0, MAX_NOW_US)?;

@@ -92,6 +92,17 @@ algorithms! {
     Gcra = Gcra: 4, "gcra";
 }
 
+impl Algorithm {
+    /// Whether its policies have a burst of their own.
+    #[must_use]
+    pub const fn has_burst(self) -> bool {
+        match self {
+            Self::Token | Self::Gcra => true,
+            Self::Fixed | Self::SlidingLog | Self::SlidingCounter => false,
+        }
+    }
+}
+
 /// Where a state does not fit into 32 bytes, it takes 64.
 const _: () = assert!(size_of::<State>() <= 64);
 

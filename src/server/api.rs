@@ -266,12 +266,13 @@ impl Context {
         let number = |units: u64| c_longlong::try_from(units).unwrap_or(c_longlong::MAX);
         let (burst, cost) = (number(call.policy.burst()), number(call.cost));
         // What stands behind the format's end is not read.
-        let (format, option, its_number, next) = match (algorithm, call.mode == Mode::Force) {
-            (Algorithm::Token | Algorithm::Gcra, false) => (c"slbbclcl", c"BURST", burst, c"COST"),
-            (Algorithm::Token | Algorithm::Gcra, true) => (c"slbbclclc", c"BURST", burst, c"COST"),
-            (_, false) => (c"slbbcl", c"COST", cost, c""),
-            (_, true) => (c"slbbclc", c"COST", cost, c"FORCE"),
-        };
+        let (format, option, its_number, next) =
+            match (algorithm.has_burst(), call.mode == Mode::Force) {
+                (true, false) => (c"slbbclcl", c"BURST", burst, c"COST"),
+                (true, true) => (c"slbbclclc", c"BURST", burst, c"COST"),
+                (false, false) => (c"slbbcl", c"COST", cost, c""),
+                (false, true) => (c"slbbclc", c"COST", cost, c"FORCE"),
+            };
         variadic!(RedisModule_Replicate(
             self.0,
             name.as_ptr(),

@@ -3,12 +3,11 @@
 
 use std::ffi::c_int;
 
-use super::raw;
-
 use super::api::{Argv, Context, Handle, Text};
 use super::clock::Time;
 use super::failure::Failure;
 use super::keyspace::{self, Slot};
+use super::raw;
 use super::{denials, stats};
 use crate::args;
 use crate::limit::{Call, Decision, Limiter, Mode, Retry, Verdict};

@@ -3,9 +3,8 @@
 use std::ffi::{CStr, CString, c_int};
 use std::sync::atomic::Ordering;
 
-use super::raw;
-
 use super::api::{Argv, Context, OK, api};
+use super::raw;
 use super::{check, config, docs, help, look, multi, restore, throttle};
 use crate::args::{self, Row};
 use crate::limit::{Fixed, Gcra, Limiter, SlidingCounter, SlidingLog, Token};

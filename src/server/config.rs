@@ -6,9 +6,8 @@ use std::ffi::{CStr, CString, c_char, c_int, c_longlong, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
-use super::raw;
-
 use super::api::{Argv, Context, OK, api};
+use super::raw;
 use crate::args::{Args, Number, Unit};
 use crate::limit::MAX_WINDOW_US;
 

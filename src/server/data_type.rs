@@ -4,9 +4,8 @@ use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use super::raw;
-
 use super::api::{Context, OK, api, variadic};
+use super::raw;
 use super::value::Value;
 use crate::codec;
 use crate::limit::State;

@@ -3,10 +3,9 @@
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr;
 
-use super::raw;
-
 use super::api::{Context, OK, api};
 use super::commands::{Command, Keys};
+use super::raw;
 use crate::args::{Choice, Row, Unit};
 
 /// The module's version that brought the commands, all of them so far.

@@ -2,9 +2,8 @@
 
 use std::ffi::c_int;
 
-use super::raw;
-
 use super::api::{self, Argv, Context, ERR, OK, api};
+use super::raw;
 use super::{commands, config, data_type, stats};
 
 /// Valkey's option by which a module says that its keys may move with their slot: they travel as an

@@ -7,9 +7,8 @@ use std::ffi::{CString, c_int};
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use super::raw;
-
 use super::api::{Context, OK, api};
+use super::raw;
 use crate::limit::{Algorithm, Call, Decision, Mode};
 
 /// Counted on the main thread only.

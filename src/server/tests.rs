@@ -17,6 +17,14 @@ fn each(names: &[&str], what: impl Fn(&mut Fake, &str)) {
     }
 }
 
+/// What replicas and AOF were told.
+fn sent_on(fake: &mut Fake) -> Vec<String> {
+    let heard = fake.heard();
+    let sent = heard.split(", ").map(str::to_owned);
+    sent.filter(|what| what.starts_with("RL.") || what == "verbatim")
+        .collect()
+}
+
 const ALL: [&str; 5] = ["FIXED", "SLIDINGLOG", "SLIDINGCOUNTER", "TOKEN", "GCRA"];
 
 #[test]
@@ -142,13 +150,8 @@ fn what_is_sent_on_names_the_time() {
     fake.call("RL.MULTI 2 k l * FIXED 10 1000 GCRA 10 1000 FORCE");
     fake.call("RL.REFUND k 1 *");
     if VARIADIC {
-        let heard = fake.heard();
-        let sent: Vec<_> = heard
-            .split(", ")
-            .filter(|what| what.starts_with("RL."))
-            .collect();
         assert_eq!(
-            sent,
+            sent_on(&mut fake),
             [
                 "RL.FIXED k 10 1000 1000000000.123 COST 2",
                 "RL.MULTI 2 k l 1000000000.123 FIXED 10 1000 GCRA 10 1000 FORCE",
@@ -190,13 +193,8 @@ fn several_limiters_are_sent_on_one_by_one_where_slots_move() {
     fake.call("RL.MULTI 2 a d 7.25 FIXED 10 1000 COST 20 GCRA 10 1000 BURST 4 FORCE");
     fake.call("RL.MULTI 2 a d 7.25 FIXED 10 1000 GCRA 10 1000");
     if VARIADIC {
-        let heard = fake.heard();
-        let sent: Vec<_> = heard
-            .split(", ")
-            .filter(|what| what.starts_with("RL.") || *what == "verbatim")
-            .collect();
         assert_eq!(
-            sent,
+            sent_on(&mut fake),
             [
                 "RL.FIXED a 10 1000 1000000000 COST 1",
                 "RL.SLIDINGLOG b 5 1000 1000000000 COST 2",
